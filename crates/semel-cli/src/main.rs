@@ -1,0 +1,2 @@
+//! The `semel` command.
+fn main() {}

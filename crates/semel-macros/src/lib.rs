@@ -1,0 +1,1 @@
+//! The attribute macros of semel. `#[semel::idempotent]` arrives with the HTTP edge.

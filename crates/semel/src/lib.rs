@@ -1,0 +1,1 @@
+//! Exactly-once effects on at-least-once rails.

@@ -1,0 +1,1 @@
+//! Faults, judges and real servers for semel's tests.
