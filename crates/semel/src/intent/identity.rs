@@ -1,0 +1,280 @@
+//! Identity: scope + operation + key.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::key::{Key, hex};
+use super::scope::Scope;
+
+/// Longest operation name in bytes.
+pub const OPERATION_BYTES_MAX: usize = 200;
+
+/// The name of what is done once: `payment.create`, or a route template such as `POST /payments/{id}/refund`.
+///
+/// Part of the identity, so it must not change between two retries: rename an operation and every intent
+/// under way becomes a new one.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Operation(Arc<str>);
+
+/// Why a text is not an [`Operation`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{name:?} is not an operation name: 1 to {OPERATION_BYTES_MAX} printable ASCII characters, no space at the ends"
+)]
+pub struct OperationError {
+    name: String,
+}
+
+impl Operation {
+    /// Checks and takes a name.
+    pub fn new(name: &str) -> Result<Self, OperationError> {
+        let printable = name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if name.is_empty() || name.len() > OPERATION_BYTES_MAX || !printable || name.trim() != name {
+            return Err(OperationError { name: name.to_owned() });
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Operation({:?})", &*self.0)
+    }
+}
+
+/// What a caller wants done once.
+///
+/// ```
+/// use semel::{Intent, Key, Operation, Scope};
+///
+/// let intent = Intent::new(
+///     Scope::tenant("acme").unwrap(),
+///     Operation::new("payment.create").unwrap(),
+///     Key::new("order-1001").unwrap(),
+/// );
+/// // The same three parts, wherever and whenever: the same id, and the same key for the same remote call.
+/// assert_eq!(intent.child("charge"), intent.clone().child("charge"));
+/// assert_ne!(intent.child("charge"), intent.child("notify"));
+/// ```
+#[derive(Clone)]
+pub struct Intent(Arc<Parts>);
+
+struct Parts {
+    scope: Scope,
+    operation: Operation,
+    key: Key,
+    id: IntentId,
+}
+
+impl Intent {
+    /// Names an intent.
+    pub fn new(scope: Scope, operation: Operation, key: Key) -> Self {
+        let mut hash = Sha256::new();
+        // Length before content: no two identities can run together into one text.
+        for part in ["semel.intent.1", scope.as_str(), operation.as_str(), key.as_str()] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let id = IntentId(hash.finalize().into());
+        Self(Arc::new(Parts { scope, operation, key, id }))
+    }
+
+    /// Whose.
+    pub fn scope(&self) -> &Scope {
+        &self.0.scope
+    }
+
+    /// What.
+    pub fn operation(&self) -> &Operation {
+        &self.0.operation
+    }
+
+    /// Which one.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// The digest all stores know it by.
+    pub fn id(&self) -> IntentId {
+        self.0.id
+    }
+
+    /// The key for one remote call made on behalf of this intent: the same on every retry, in every process.
+    pub fn child(&self, step: &str) -> Key {
+        let mut hash = Sha256::new();
+        hash.update(b"semel.child.1");
+        hash.update(self.0.id.0);
+        hash.update(step);
+        let digest = hash.finalize();
+        // 128 bits are plenty for a name; providers often limit keys to 36 or 64 characters.
+        Key::made(format!("sm1-{}", hex(&digest[..16])))
+    }
+}
+
+impl PartialEq for Intent {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Intent {}
+
+impl fmt::Debug for Intent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Intent({} {:?} {:?})", self.operation().as_str(), self.scope().as_str(), self.key())
+    }
+}
+
+/// SHA-256 over scope, operation and key: 32 bytes, because whoever can find two intents with one id can
+/// have another tenant's answer replayed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IntentId([u8; 32]);
+
+impl IntentId {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// From stored bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for IntentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0))
+    }
+}
+
+impl fmt::Debug for IntentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IntentId({})", hex(&self.0[..6]))
+    }
+}
+
+/// The text is not 64 hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("an intent id has 64 hex digits")]
+pub struct IntentIdError;
+
+impl FromStr for IntentId {
+    type Err = IntentIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.len() != 64 || !text.is_ascii() {
+            return Err(IntentIdError);
+        }
+        let mut bytes = [0; 32];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| IntentIdError)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// Names one attempt to claim. Random, and new for each attempt: two attempts with one token would both
+/// believe the claim theirs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner([u8; 16]);
+
+impl Owner {
+    /// Nobody: the owner of a record that was decided by a person or a lookup.
+    pub const NOBODY: Self = Self([0; 16]);
+
+    /// A new random token.
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        if getrandom::fill(&mut bytes).is_err() {
+            // No entropy source: a v7 UUID still differs by time and by its own counter.
+            bytes = *uuid::Uuid::now_v7().as_bytes();
+        }
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// From stored bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({})", hex(&self.0[..4]))
+    }
+}
+
+/// The fence. Every claim gets a higher one; it never repeats, not even after release and sweep.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Epoch(pub u64);
+
+impl Epoch {
+    /// The one after.
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intent(scope: &str, operation: &str, key: &str) -> Intent {
+        Intent::new(Scope::tenant(scope).unwrap(), Operation::new(operation).unwrap(), Key::new(key).unwrap())
+    }
+
+    #[test]
+    fn identity_is_scope_operation_and_key_and_nothing_runs_together() {
+        let one = intent("acme", "pay", "k1");
+        assert_eq!(one.id(), intent("acme", "pay", "k1").id());
+        for other in [
+            intent("acm", "epay", "k1"),
+            intent("acme", "payk", "1"),
+            intent("other", "pay", "k1"),
+            intent("acme", "refund", "k1"),
+            intent("acme", "pay", "k2"),
+        ] {
+            assert_ne!(one.id(), other.id(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn ids_are_pinned_because_stored_records_are_found_by_them() {
+        let id = intent("acme", "payment.create", "order-1001").id();
+        assert_eq!(id.to_string(), "9c8722d0f190de2b6a3e1108b5386d54b2aabc8ff99bd7ca9cf0d9d9fe2fa36d");
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert!("xyz".parse::<IntentId>().is_err());
+    }
+
+    #[test]
+    fn child_keys_are_stable_and_differ_by_step_and_intent() {
+        let one = intent("acme", "pay", "k1");
+        assert_eq!(one.child("charge"), intent("acme", "pay", "k1").child("charge"));
+        assert_ne!(one.child("charge"), one.child("notify"));
+        assert_ne!(one.child("charge"), intent("acme", "pay", "k2").child("charge"));
+        assert!(one.child("charge").as_str().starts_with("sm1-"));
+        assert_eq!(one.child("charge").as_str().len(), 36);
+    }
+
+    #[test]
+    fn operation_names() {
+        assert!(Operation::new("POST /payments/{id}").is_ok());
+        for bad in ["", " a", "a ", "a\n", "ä", &"x".repeat(201)] {
+            assert!(Operation::new(bad).is_err(), "{bad:?}");
+        }
+    }
+}

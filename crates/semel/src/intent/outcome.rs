@@ -1,0 +1,189 @@
+//! What execution ended in, and its stored form.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// Most bytes the stored form of an outcome may have. A store refuses more; the guard then keeps a tombstone.
+pub const OUTCOME_BYTES_MAX: usize = 4 << 20;
+
+/// Most headers an outcome may have.
+pub const OUTCOME_HEADERS_MAX: usize = 256;
+
+/// How an execution ended, as far as the owner knows.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// Done. Replayed until retention ends.
+    Completed,
+    /// Refused for good (validation, declined card). Replayed like a success: the answer will not change.
+    FailedFinal,
+    /// It is known that nothing happened. The same key may run again.
+    FailedRetryable,
+    /// Nobody knows. Never run again by itself, never forgotten.
+    Uncertain,
+}
+
+impl Verdict {
+    /// All of them, for tables.
+    pub const ALL: [Self; 4] = [Self::Completed, Self::FailedFinal, Self::FailedRetryable, Self::Uncertain];
+}
+
+/// The body of an [`Outcome`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// The bytes as they were.
+    Kept(Bytes),
+    /// The work is done, the body was too large to keep. Never a reason to run again.
+    NotKept,
+}
+
+/// What is given again to a later caller of the same intent.
+///
+/// ```
+/// use semel::{Body, Outcome};
+///
+/// let outcome = Outcome::new(201, "{\"id\":7}").header("content-type", "application/json");
+/// let stored = outcome.encode();
+/// assert_eq!(Outcome::decode(stored).unwrap(), outcome);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// HTTP status, or a code of the application's own.
+    pub code: u16,
+    /// Headers in order; values may be any bytes.
+    pub headers: Vec<(String, Bytes)>,
+    /// The body.
+    pub body: Body,
+}
+
+/// A stored outcome that cannot be read: written by a newer version, or damaged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the stored outcome cannot be read: {why}")]
+pub struct OutcomeError {
+    why: &'static str,
+}
+
+const FORMAT: u8 = 1;
+const BODY_KEPT: u8 = 1;
+
+impl Outcome {
+    /// An outcome with a body and no headers.
+    pub fn new(code: u16, body: impl Into<Bytes>) -> Self {
+        Self { code, headers: Vec::new(), body: Body::Kept(body.into()) }
+    }
+
+    /// Adds a header.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// The same answer without its body: what is kept when the body is too large.
+    pub fn tombstone(&self) -> Self {
+        Self { code: self.code, headers: self.headers.clone(), body: Body::NotKept }
+    }
+
+    /// The body's bytes, where they were kept.
+    pub fn body_bytes(&self) -> Option<&Bytes> {
+        match &self.body {
+            Body::Kept(bytes) => Some(bytes),
+            Body::NotKept => None,
+        }
+    }
+
+    /// Bytes [`encode`](Self::encode) will make.
+    pub fn encoded_len(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
+        6 + headers + self.body_bytes().map_or(0, Bytes::len)
+    }
+
+    /// Whether a store may take it: within [`OUTCOME_BYTES_MAX`] and [`OUTCOME_HEADERS_MAX`].
+    pub fn fits(&self) -> bool {
+        self.encoded_len() <= OUTCOME_BYTES_MAX && self.headers.len() <= OUTCOME_HEADERS_MAX
+    }
+
+    /// The stored form: format, flags, code, headers, and the body as the rest.
+    ///
+    /// Only for outcomes that [`fits`](Self::fits) is true of.
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.encoded_len());
+        out.put_u8(FORMAT);
+        out.put_u8(if self.body_bytes().is_some() { BODY_KEPT } else { 0 });
+        out.put_u16(self.code);
+        out.put_u16(self.headers.len() as u16);
+        for (name, value) in &self.headers {
+            out.put_u32(name.len() as u32);
+            out.put_slice(name.as_bytes());
+            out.put_u32(value.len() as u32);
+            out.put_slice(value);
+        }
+        if let Some(body) = self.body_bytes() {
+            out.put_slice(body);
+        }
+        out.freeze()
+    }
+
+    /// Reads the stored form. Never panics, whatever the bytes are.
+    pub fn decode(mut stored: Bytes) -> Result<Self, OutcomeError> {
+        let short = OutcomeError { why: "it ends too early" };
+        let mut take = |len: usize| {
+            if stored.len() < len { Err(short.clone()) } else { Ok(stored.split_to(len)) }
+        };
+        let number = |bytes: &Bytes| bytes.iter().fold(0usize, |n, byte| n << 8 | usize::from(*byte));
+        if take(1)?[0] != FORMAT {
+            return Err(OutcomeError { why: "its format is unknown; was it written by a newer semel?" });
+        }
+        let kept = take(1)?[0] & BODY_KEPT != 0;
+        let code = number(&take(2)?) as u16;
+        let count = number(&take(2)?);
+        if count > OUTCOME_HEADERS_MAX {
+            return Err(OutcomeError { why: "it has too many headers" });
+        }
+        let mut headers = Vec::with_capacity(count);
+        for _ in 0..count {
+            let len = number(&take(4)?);
+            let name = take(len)?;
+            let name = String::from_utf8(name.to_vec())
+                .map_err(|_| OutcomeError { why: "a header name is not text" })?;
+            let len = number(&take(4)?);
+            headers.push((name, take(len)?));
+        }
+        let body = if kept { Body::Kept(stored) } else { Body::NotKept };
+        Ok(Self { code, headers, body })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_reads_back(
+            code: u16,
+            headers in prop::collection::vec(("[a-z-]{1,20}", prop::collection::vec(any::<u8>(), 0..40)), 0..8),
+            body in prop::option::of(prop::collection::vec(any::<u8>(), 0..300)),
+        ) {
+            let outcome = Outcome {
+                code,
+                headers: headers.into_iter().map(|(name, value)| (name, value.into())).collect(),
+                body: body.map_or(Body::NotKept, |body| Body::Kept(body.into())),
+            };
+            let stored = outcome.encode();
+            prop_assert_eq!(stored.len(), outcome.encoded_len());
+            prop_assert_eq!(Outcome::decode(stored).unwrap(), outcome);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Outcome::decode(bytes.into());
+        }
+    }
+
+    #[test]
+    fn a_cut_off_outcome_is_refused_not_shortened() {
+        let stored = Outcome::new(200, "").header("a", "b").encode();
+        for len in 0..stored.len() {
+            assert!(Outcome::decode(stored.slice(..len)).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The states of an intent, and the one function that decides every change of them.
+//!
+//! ```text
+//!                 claim                    finish
+//!      absent ───────────▶ in_progress ───────────▶ completed │ failed_final ──▶ (retention ends) ──▶ absent
+//!        ▲                  │   ▲    │
+//!        │        lease ran │   │    └────────────▶ failed_retryable ── claim ─▶ in_progress (next epoch)
+//!        │        out and   │   │ claim, when
+//!        │        opaque, or│   │ running again
+//!        │        fate      ▼   │ is safe
+//!        │        unknown  uncertain ── late finish by the last owner, lookup or a person's decision ─▶ finished
+//!        └── never from in_progress or uncertain: those do not expire
+//! ```
+//!
+//! That an opaque claim whose lease ran out is *uncertain* is not written anywhere: it follows from the
+//! record and the store's clock ([`Head::state_at`]), so no process has to be alive to write it down.
+
+use super::fingerprint::{Comparison, Fingerprint};
+use super::identity::{Epoch, Owner};
+use super::outcome::Verdict;
+use super::policy::{Effect, Retention, StoreTime};
+
+/// Where an intent stands. Absent has no record, therefore no variant.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum State {
+    /// Claimed, and its owner's lease runs (or it ran out and running again is safe).
+    InProgress,
+    /// Done; replayed.
+    Completed,
+    /// Refused for good; replayed.
+    FailedFinal,
+    /// Known not to have happened; the same key may run again.
+    FailedRetryable,
+    /// Nobody knows. Waits for the last owner, a lookup or a person; never expires.
+    Uncertain,
+}
+
+impl State {
+    /// All of them, for tables.
+    pub const ALL: [Self; 5] =
+        [Self::InProgress, Self::Completed, Self::FailedFinal, Self::FailedRetryable, Self::Uncertain];
+
+    /// Its name in metrics, on the command line and in the docs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedFinal => "failed_final",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Uncertain => "uncertain",
+        }
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == name)
+    }
+
+    /// Whether it expires: in_progress and uncertain never do.
+    pub fn is_finished(self) -> bool {
+        matches!(self, Self::Completed | Self::FailedFinal | Self::FailedRetryable)
+    }
+}
+
+impl From<Verdict> for State {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Completed => Self::Completed,
+            Verdict::FailedFinal => Self::FailedFinal,
+            Verdict::FailedRetryable => Self::FailedRetryable,
+            Verdict::Uncertain => Self::Uncertain,
+        }
+    }
+}
+
+/// The part of a record that decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// As stored; [`state_at`](Head::state_at) is what holds.
+    pub state: State,
+    /// What protected the effect when it was claimed.
+    pub effect: Effect,
+    /// What was asked for.
+    pub fingerprint: Fingerprint,
+    /// Who claimed it last.
+    pub owner: Owner,
+    /// The fence.
+    pub epoch: Epoch,
+    /// Until when the owner is believed alive.
+    pub lease_until: StoreTime,
+    /// When a finished outcome is forgotten; `None` is never.
+    pub expires_at: Option<StoreTime>,
+}
+
+impl Head {
+    /// The state that holds at `now`; `None` when it has expired, which is the same as absent.
+    pub fn state_at(&self, now: StoreTime) -> Option<State> {
+        match self.state {
+            State::InProgress if self.is_lapsed(now) && !self.effect.may_rerun() => Some(State::Uncertain),
+            state if state.is_finished() && self.expires_at.is_some_and(|at| at <= now) => None,
+            state => Some(state),
+        }
+    }
+
+    /// In progress, and the lease ran out.
+    pub fn is_lapsed(&self, now: StoreTime) -> bool {
+        self.state == State::InProgress && self.lease_until <= now
+    }
+}
+
+/// What a person or a lookup found out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Ruling {
+    /// It happened, with this result.
+    Applied(Verdict),
+    /// It did not happen: the same key may run again.
+    NotApplied,
+    /// A remembered outcome is withdrawn: the same key may run again.
+    Release,
+}
+
+/// Something that happens to an intent. Epochs marked `fresh` come from the store and were never used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Somebody wants to run it.
+    Claim {
+        /// What they ask for.
+        fingerprint: Fingerprint,
+        /// Who they are.
+        owner: Owner,
+        /// What protects the effect if they run it.
+        effect: Effect,
+        /// How long they are believed alive without renewing.
+        lease_ms: u64,
+        /// The epoch they get if they may run.
+        fresh: Epoch,
+    },
+    /// The owner is still at it.
+    Renew {
+        /// Who.
+        owner: Owner,
+        /// Under which claim.
+        epoch: Epoch,
+        /// For how long from now.
+        lease_ms: u64,
+    },
+    /// The owner brings the outcome.
+    Finish {
+        /// Who.
+        owner: Owner,
+        /// Under which claim.
+        epoch: Epoch,
+        /// How it ended.
+        verdict: Verdict,
+        /// How long that is remembered.
+        retention: Retention,
+    },
+    /// Somebody else decides what happened.
+    Decide {
+        /// The epoch of the record they looked at: a decision is about what was seen.
+        seen: Epoch,
+        /// What they found.
+        ruling: Ruling,
+        /// How long that is remembered.
+        retention: Retention,
+        /// The epoch of the decided record, which fences the last owner.
+        fresh: Epoch,
+    },
+    /// Housekeeping passes by.
+    Sweep,
+}
+
+/// What the one who caused the event is told.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Answer {
+    /// Run it; the claim is yours.
+    Run,
+    /// Another request has this key.
+    Mismatch,
+    /// Somebody is at it.
+    InFlight,
+    /// It is done: give the stored outcome.
+    Replay,
+    /// Nobody knows whether it happened.
+    Unknown,
+    /// Renewed or recorded.
+    Done,
+    /// It was recorded before by this very owner; nothing changed.
+    Already,
+    /// The claim is not yours any more, or the decision is about something that has changed.
+    Stale,
+    /// There is nothing to decide (it runs, or it is finished) or nothing to release.
+    Refused,
+    /// Still needed.
+    Kept,
+    /// Forgotten.
+    Removed,
+}
+
+/// What happens to the record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// Nothing is written.
+    None,
+    /// This is what is stored now.
+    Put(Head),
+    /// The record goes away.
+    Remove,
+}
+
+/// What one event does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// For the one who caused it.
+    pub answer: Answer,
+    /// For the record.
+    pub change: Change,
+    /// The stored fingerprint was made with another recipe, so it could not be compared. Counted.
+    pub other_recipe: bool,
+}
+
+impl Step {
+    fn keep(answer: Answer) -> Self {
+        Self { answer, change: Change::None, other_recipe: false }
+    }
+
+    fn put(answer: Answer, head: Head) -> Self {
+        Self { answer, change: Change::Put(head), other_recipe: false }
+    }
+}
+
+/// Decides. All stores do what this function says; those that decide in SQL or Lua are tested against it.
+pub fn step(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+    match *event {
+        Event::Claim { .. } => claim(head, event, now),
+        Event::Renew { owner, epoch, lease_ms } => match head {
+            // A lapsed lease is not brought back to life: somebody may have been told "uncertain" already.
+            Some(head)
+                if head.owner == owner
+                    && head.epoch == epoch
+                    && head.state == State::InProgress
+                    && !head.is_lapsed(now) =>
+            {
+                Step::put(Answer::Done, Head { lease_until: now.plus_ms(lease_ms), ..*head })
+            }
+            _ => Step::keep(Answer::Stale),
+        },
+        Event::Finish { owner, epoch, verdict, retention } => match head {
+            Some(head) if head.owner == owner && head.epoch == epoch => finish(head, verdict, retention, now),
+            _ => Step::keep(Answer::Stale),
+        },
+        Event::Decide { seen, ruling, retention, fresh } => match head {
+            Some(head) if head.epoch == seen && head.state_at(now).is_some() => {
+                decide(head, ruling, retention, fresh, now)
+            }
+            _ => Step::keep(Answer::Stale),
+        },
+        Event::Sweep => match head {
+            Some(head) if head.state_at(now).is_none() => {
+                Step { answer: Answer::Removed, change: Change::Remove, other_recipe: false }
+            }
+            _ => Step::keep(Answer::Kept),
+        },
+    }
+}
+
+fn claim(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+    let Event::Claim { fingerprint, owner, effect, lease_ms, fresh } = *event else {
+        return Step::keep(Answer::Refused);
+    };
+    let taken = |epoch: Epoch| Head {
+        state: State::InProgress,
+        effect,
+        fingerprint,
+        owner,
+        epoch,
+        lease_until: now.plus_ms(lease_ms),
+        expires_at: None,
+    };
+    let Some(head) = head else { return Step::put(Answer::Run, taken(fresh)) };
+    // A store that makes epochs from its clock may have seen it step back; the fence must not.
+    let epoch = fresh.max(head.epoch.next());
+    let Some(state) = head.state_at(now) else { return Step::put(Answer::Run, taken(epoch)) };
+
+    // Mismatch comes before in-flight, and in-flight before replay: a client's bug must not look transient.
+    let comparison = fingerprint.compare(&head.fingerprint);
+    if comparison == Comparison::Different {
+        return Step::keep(Answer::Mismatch);
+    }
+    let decided = match state {
+        // The same attempt asks again because it never saw our answer: the claim is already its own.
+        State::InProgress if head.owner == owner && !head.is_lapsed(now) => Step::keep(Answer::Run),
+        State::InProgress if !head.is_lapsed(now) => Step::keep(Answer::InFlight),
+        // The earlier attempt was protected (else it were uncertain); the next one has to be as well.
+        State::InProgress if effect.may_rerun() => Step::put(Answer::Run, taken(epoch)),
+        State::InProgress | State::Uncertain => Step::keep(Answer::Unknown),
+        State::Completed | State::FailedFinal => Step::keep(Answer::Replay),
+        State::FailedRetryable => Step::put(Answer::Run, taken(epoch)),
+    };
+    Step { other_recipe: comparison == Comparison::OtherRecipe, ..decided }
+}
+
+/// The caller has checked owner and epoch. The fence is the epoch, not the lease: as long as nobody else
+/// claimed or decided, the last owner knows best, however late.
+fn finish(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Step {
+    if head.state.is_finished() || head.state == State::from(verdict) {
+        return Step::keep(Answer::Already);
+    }
+    Step::put(Answer::Done, finished(head, verdict, retention, now))
+}
+
+fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: StoreTime) -> Step {
+    let open = head.state == State::Uncertain || head.is_lapsed(now);
+    let verdict = match ruling {
+        Ruling::Applied(Verdict::Uncertain) => return Step::keep(Answer::Refused),
+        Ruling::Applied(verdict) if open => verdict,
+        Ruling::NotApplied if open => Verdict::FailedRetryable,
+        Ruling::Release if head.state.is_finished() => Verdict::FailedRetryable,
+        _ => return Step::keep(Answer::Refused),
+    };
+    let head = Head { owner: Owner::NOBODY, epoch: fresh.max(head.epoch.next()), ..*head };
+    Step::put(Answer::Done, finished(&head, verdict, retention, now))
+}
+
+fn finished(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Head {
+    let state = State::from(verdict);
+    // Retention starts here, at the finish; what is not finished has none.
+    let expires_at = if state.is_finished() { retention.expiry(now) } else { None };
+    Head { state, expires_at, ..*head }
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

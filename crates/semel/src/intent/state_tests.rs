@@ -1,0 +1,284 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const LEASE_MS: u64 = 100;
+const NOW: StoreTime = StoreTime(1_000);
+const MINE: Owner = Owner::from_bytes([1; 16]);
+const OTHER: Owner = Owner::from_bytes([2; 16]);
+const EPOCH: Epoch = Epoch(7);
+const FRESH: Epoch = Epoch(8);
+
+fn asked(digest: u8, recipe: u64) -> Fingerprint {
+    Fingerprint::from_parts([digest; 32], recipe)
+}
+
+fn head(state: State, effect: Effect, lapsed: bool, expired: bool) -> Head {
+    let lease_until = if lapsed { NOW } else { NOW.plus_ms(1) };
+    let expires_at = state.is_finished().then(|| if expired { NOW } else { NOW.plus_ms(1) });
+    Head { state, effect, fingerprint: asked(1, 1), owner: MINE, epoch: EPOCH, lease_until, expires_at }
+}
+
+/// Every situation a record can be in.
+fn situations() -> Vec<(String, Option<Head>)> {
+    let mut all = vec![("absent".to_owned(), None)];
+    for effect in Effect::ALL {
+        for (age, lapsed) in [("live", false), ("lapsed", true)] {
+            all.push((
+                format!("in_progress {effect} {age}"),
+                Some(head(State::InProgress, effect, lapsed, false)),
+            ));
+        }
+    }
+    all.push(("uncertain".to_owned(), Some(head(State::Uncertain, Effect::Opaque, true, false))));
+    for state in [State::Completed, State::FailedFinal, State::FailedRetryable] {
+        for (age, expired) in [("live", false), ("expired", true)] {
+            all.push((format!("{} {age}", state.as_str()), Some(head(state, Effect::Opaque, true, expired))));
+        }
+    }
+    all
+}
+
+/// Every event that can happen to it.
+fn events() -> Vec<(&'static str, Event)> {
+    let claim = |owner, digest, recipe, effect| Event::Claim {
+        fingerprint: asked(digest, recipe),
+        owner,
+        effect,
+        lease_ms: LEASE_MS,
+        fresh: FRESH,
+    };
+    let finish =
+        |owner, epoch, verdict| Event::Finish { owner, epoch, verdict, retention: Retention::Ms(50) };
+    let decide = |seen, ruling| Event::Decide { seen, ruling, retention: Retention::Forever, fresh: FRESH };
+    let renew = |owner, epoch| Event::Renew { owner, epoch, lease_ms: LEASE_MS };
+    vec![
+        ("claim opaque", claim(OTHER, 1, 1, Effect::Opaque)),
+        ("claim keyed", claim(OTHER, 1, 1, Effect::Keyed)),
+        ("claim again", claim(MINE, 1, 1, Effect::Opaque)),
+        ("claim differs", claim(OTHER, 2, 1, Effect::Keyed)),
+        ("claim recipe", claim(OTHER, 2, 2, Effect::Opaque)),
+        ("renew", renew(MINE, EPOCH)),
+        ("renew other", renew(OTHER, EPOCH)),
+        ("renew old", renew(MINE, Epoch(6))),
+        ("finish ok", finish(MINE, EPOCH, Verdict::Completed)),
+        ("finish unknown", finish(MINE, EPOCH, Verdict::Uncertain)),
+        ("finish other", finish(OTHER, EPOCH, Verdict::Completed)),
+        ("finish old", finish(MINE, Epoch(6), Verdict::Completed)),
+        ("applied", decide(EPOCH, Ruling::Applied(Verdict::Completed))),
+        ("not applied", decide(EPOCH, Ruling::NotApplied)),
+        ("release", decide(EPOCH, Ruling::Release)),
+        ("decide old", decide(Epoch(6), Ruling::NotApplied)),
+        ("sweep", Event::Sweep),
+    ]
+}
+
+fn told(step: &Step) -> String {
+    let recipe = if step.other_recipe { " recipe" } else { "" };
+    let change = match step.change {
+        Change::None => String::new(),
+        Change::Remove => " → absent".to_owned(),
+        Change::Put(head) => format!(" → {}@{}", head.state.as_str(), head.epoch.0),
+    };
+    format!("{:?}{change}{recipe}", step.answer)
+}
+
+/// The whole function, a line per situation × event that does not simply change nothing, to be read by eye.
+#[test]
+fn every_state_times_event() {
+    let mut out = String::new();
+    for (situation, head) in situations() {
+        out += &format!("{situation}\n");
+        for (name, event) in events() {
+            out += &format!("    {name:<15} {}\n", told(&step(head.as_ref(), &event, NOW)));
+        }
+    }
+    assert_eq!(out, include_str!("state_table.txt"), "the table has changed:\n{out}");
+}
+
+#[test]
+fn a_lease_and_an_expiry_end_at_their_moment_not_after_it() {
+    let live = head(State::InProgress, Effect::Opaque, false, false);
+    assert_eq!(live.state_at(NOW), Some(State::InProgress));
+    assert_eq!(live.state_at(NOW.plus_ms(1)), Some(State::Uncertain));
+    let done = head(State::Completed, Effect::Opaque, true, false);
+    assert_eq!(done.state_at(NOW), Some(State::Completed));
+    assert_eq!(done.state_at(NOW.plus_ms(1)), None);
+}
+
+#[test]
+fn epochs_go_up_even_when_the_stores_source_of_them_goes_back() {
+    let done = head(State::FailedRetryable, Effect::Opaque, true, false);
+    let Event::Claim { fingerprint, owner, effect, lease_ms, .. } = events()[0].1 else { panic!("a claim") };
+    let event = Event::Claim { fingerprint, owner, effect, lease_ms, fresh: Epoch(3) };
+    let Change::Put(next) = step(Some(&done), &event, NOW).change else { panic!("taken") };
+    assert_eq!(next.epoch, Epoch(8));
+}
+
+/// One thing a random world does. Owners hold the epochs they were given; some act long after.
+#[derive(Clone, Debug)]
+enum Act {
+    Wait(u64),
+    Claim { owner: u8, digest: u8, recipe: u8, effect: u8 },
+    Renew { owner: u8 },
+    Finish { owner: u8, verdict: u8 },
+    Decide { ruling: u8 },
+    Sweep,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        3 => (0u64..160).prop_map(Act::Wait),
+        6 => (0u8..4, 0u8..8, 0u8..8, 0u8..3).prop_map(|(owner, digest, recipe, effect)| Act::Claim {
+            owner,
+            // Mostly the same request under the same recipe.
+            digest: u8::from(digest == 0),
+            recipe: u8::from(recipe == 0),
+            effect,
+        }),
+        2 => (0u8..4).prop_map(|owner| Act::Renew { owner }),
+        4 => (0u8..4, 0u8..4).prop_map(|(owner, verdict)| Act::Finish { owner, verdict }),
+        1 => (0u8..3).prop_map(|ruling| Act::Decide { ruling }),
+        2 => Just(Act::Sweep),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+/// What the world remembers beside the record, to judge the record by.
+#[derive(Default)]
+struct World {
+    head: Option<Head>,
+    now: StoreTime,
+    source: u64,
+    /// The claim each owner believes it has: attempts differ, so each claim is made under a new token.
+    held: [Option<(Owner, Epoch)>; 4],
+    /// Epochs under which work was started, with what protected it; in order.
+    runs: Vec<(Epoch, Effect)>,
+    /// A decision or a known not-applied outcome since the last run.
+    cleared: bool,
+    completed_until: Option<Option<StoreTime>>,
+    tokens: u8,
+}
+
+impl World {
+    fn apply(&mut self, event: Event) -> Step {
+        let before = self.head;
+        let step = step(before.as_ref(), &event, self.now);
+        match step.change {
+            Change::None => {}
+            Change::Put(head) => self.head = Some(head),
+            Change::Remove => self.head = None,
+        }
+        if let (Some(before), Change::Remove) = (before, step.change) {
+            assert!(before.state.is_finished(), "swept {:?}", before.state);
+        }
+        if let (Some(before), Some(after)) = (before, self.head) {
+            assert!(after.epoch >= before.epoch, "the epoch went back");
+            let finished_after_all = after.state != State::InProgress || after.owner == before.owner;
+            assert!(after.epoch > before.epoch || finished_after_all, "two owners under one epoch");
+        }
+        step
+    }
+
+    fn act(&mut self, act: &Act) {
+        match *act {
+            Act::Wait(ms) => self.now = self.now.plus_ms(ms),
+            Act::Claim { owner, digest, recipe, effect } => self.claim(owner, digest, recipe, effect),
+            Act::Renew { owner } => {
+                if let Some((token, epoch)) = self.held[owner as usize] {
+                    let lapsed = self.head.is_none_or(|head| head.is_lapsed(self.now) || head.epoch != epoch);
+                    let step = self.apply(Event::Renew { owner: token, epoch, lease_ms: LEASE_MS });
+                    assert!(!(lapsed && step.answer == Answer::Done), "a lapsed or lost claim was renewed");
+                }
+            }
+            Act::Finish { owner, verdict } => self.finish(owner, Verdict::ALL[verdict as usize]),
+            Act::Decide { ruling } => self.decide(ruling),
+            Act::Sweep => {
+                self.apply(Event::Sweep);
+            }
+        }
+    }
+
+    fn claim(&mut self, owner: u8, digest: u8, recipe: u8, effect: u8) {
+        self.source += 1;
+        self.tokens += 1;
+        let effect = Effect::ALL[effect as usize];
+        let token = Owner::from_bytes([self.tokens; 16]);
+        let (before, now) = (self.head, self.now);
+        let fingerprint = asked(digest, u64::from(recipe));
+        let fresh = Epoch(self.source);
+        let step = self.apply(Event::Claim { fingerprint, owner: token, effect, lease_ms: LEASE_MS, fresh });
+        if step.answer == Answer::Mismatch {
+            assert_eq!(self.head, before, "a mismatch changed something");
+        }
+        if step.answer != Answer::Run {
+            return;
+        }
+        let head = self.head.unwrap();
+        assert!(self.runs.iter().all(|(epoch, _)| *epoch < head.epoch), "an epoch was used twice");
+        if let Some(until) = self.completed_until {
+            assert!(until.is_some_and(|until| until <= now), "ran again inside retention");
+            self.completed_until = None;
+            self.cleared = true;
+        }
+        if let Some((_, last)) = self.runs.last() {
+            let safe = last.may_rerun() && effect.may_rerun();
+            assert!(self.cleared || safe, "an effect was started twice without a decision");
+        }
+        self.cleared = false;
+        self.runs.push((head.epoch, effect));
+        self.held[owner as usize] = Some((token, head.epoch));
+    }
+
+    fn finish(&mut self, owner: u8, verdict: Verdict) {
+        let Some((token, epoch)) = self.held[owner as usize] else { return };
+        let open = self.head.is_some_and(|head| head.epoch == epoch && !head.state.is_finished());
+        let event = Event::Finish { owner: token, epoch, verdict, retention: Retention::Ms(200) };
+        let step = self.apply(event);
+        let head = self.head;
+        if open {
+            assert_ne!(step.answer, Answer::Stale, "the last owner's late outcome was refused");
+        }
+        if step.answer == Answer::Done {
+            let head = head.unwrap();
+            assert!(head.state.is_finished() == head.expires_at.is_some(), "only finished ones expire");
+            match head.state {
+                State::Completed | State::FailedFinal => self.completed_until = Some(head.expires_at),
+                State::FailedRetryable => self.cleared = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn decide(&mut self, ruling: u8) {
+        let Some(head) = self.head else { return };
+        let ruling =
+            [Ruling::Applied(Verdict::Completed), Ruling::NotApplied, Ruling::Release][ruling as usize];
+        let live = head.state == State::InProgress && !head.is_lapsed(self.now);
+        self.source += 1;
+        let (seen, fresh) = (head.epoch, Epoch(self.source));
+        let step = self.apply(Event::Decide { seen, ruling, retention: Retention::Ms(200), fresh });
+        if step.answer == Answer::Done {
+            assert!(!live, "decided over a live owner");
+            self.cleared = self.head.unwrap().state == State::FailedRetryable;
+            self.completed_until = (!self.cleared).then(|| self.head.unwrap().expires_at);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn no_sequence_of_events_breaks_a_law(acts in acts()) {
+        let mut world = World::default();
+        for act in &acts {
+            world.act(act);
+        }
+        if let Some(head) = world.head {
+            let far = StoreTime(u64::MAX);
+            let expires = head.state_at(far).is_none();
+            prop_assert_eq!(expires, head.state.is_finished(), "in_progress and uncertain never expire");
+        }
+    }
+}
