@@ -1,5 +1,6 @@
 //! Exactly-once effects on at-least-once rails.
 pub mod intent;
+pub mod store;
 pub use intent::identity::{Epoch, Intent, IntentId, IntentIdError, Operation, OperationError, Owner};
 pub use intent::key::{Key, KeyError};
 pub use intent::outcome::{Body, Outcome, OutcomeError, Verdict};

@@ -98,6 +98,11 @@ impl Scope {
         &self.text
     }
 
+    /// The tenant's part of [`as_str`](Scope::as_str), escaped as there; empty for a single tenant.
+    pub fn tenant_text(&self) -> &str {
+        self.text.split('/').next().unwrap_or("")
+    }
+
     /// Reads back what [`as_str`](Scope::as_str) gave.
     pub fn from_text(text: &str) -> Result<Self, ScopeError> {
         let wrong = || ScopeError::Text { text: text.to_owned() };

@@ -1,0 +1,290 @@
+//! The store for tests and single processes: sharded, bounded, gone with the process.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::record::{on_claim, on_decide, on_finish};
+use super::{
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,
+    PAGE_RECORDS_MAX, Page, Record, Renewed, Store, StoreError, Ticket,
+};
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::policy::StoreTime;
+use crate::intent::state::{Answer, Change, Event, step};
+
+const SHARDS: usize = 64;
+
+/// Records a [`MemoryStore`] holds unless told otherwise.
+pub const RECORDS_MAX: usize = 1_000_000;
+
+type Clock = Arc<dyn Fn() -> StoreTime + Send + Sync>;
+
+/// Remembers in memory. Correct within one process, and only as long as it lives.
+///
+/// ```
+/// use semel::store::memory::MemoryStore;
+///
+/// let store = MemoryStore::new().records_max(10_000);
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shards: Vec<Mutex<HashMap<IntentId, Record, BuildHasherDefault<FirstBytes>>>>,
+    epoch: AtomicU64,
+    records: AtomicUsize,
+    records_max: usize,
+    clock: Clock,
+}
+
+/// An [`IntentId`] is a digest: its first bytes are as good a hash as any.
+#[derive(Default)]
+struct FirstBytes(u64);
+
+impl Hasher for FirstBytes {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk::<8>() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+    fn write_usize(&mut self, _len: usize) {}
+}
+
+impl MemoryStore {
+    /// An empty store on the machine's clock.
+    pub fn new() -> Self {
+        Self::with_clock(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            StoreTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        })
+    }
+
+    /// An empty store on a clock of the caller's: virtual time for simulations and tests.
+    pub fn with_clock(clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let (epoch, records) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let inner = Inner { shards, epoch, records, records_max: RECORDS_MAX, clock: Arc::new(clock) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Holds at most this many records; a claim beyond that is refused as [`ErrorKind::Full`]. Only before
+    /// the store is shared.
+    pub fn records_max(mut self, records_max: usize) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.records_max = records_max;
+        }
+        self
+    }
+
+    fn shard(
+        &self,
+        id: &IntentId,
+    ) -> MutexGuard<'_, HashMap<IntentId, Record, BuildHasherDefault<FirstBytes>>> {
+        // The hash takes the first bytes, the shard the last: else each shard's table would use few buckets.
+        let shard = usize::from(id.as_bytes()[31]) % SHARDS;
+        // A panic in here can only come from an allocation; the map is whole between two operations.
+        self.inner.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self) -> StoreTime {
+        (self.inner.clock)()
+    }
+
+    fn fresh(&self) -> Epoch {
+        Epoch(self.inner.epoch.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn claim_now(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let id = claim.intent.id();
+        let mut shard = self.shard(&id);
+        let now = self.clock();
+        let entry = shard.entry(id);
+        let before = match &entry {
+            Entry::Occupied(entry) => Some(entry.get()),
+            Entry::Vacant(_) => None,
+        };
+        let absent = before.is_none();
+        if absent && self.inner.records.load(Ordering::Relaxed) >= self.inner.records_max {
+            let message = format!(
+                "the memory store holds its {} records; sweep, or allow more",
+                self.inner.records_max
+            );
+            return Err(StoreError::new(ErrorKind::Full, Fate::NotApplied, message));
+        }
+        let (step, after) = on_claim(before, claim, self.fresh(), now);
+        let record = match (after, entry) {
+            (Some(record), entry) => {
+                if absent {
+                    self.inner.records.fetch_add(1, Ordering::Relaxed);
+                }
+                return Ok(Claimed::Run(entry.insert_entry(record).get().ticket(step.other_recipe)));
+            }
+            (None, Entry::Occupied(entry)) => entry.into_mut(),
+            (None, Entry::Vacant(_)) => return Ok(Claimed::Mismatch),
+        };
+        Ok(match step.answer {
+            Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+            Answer::InFlight => Claimed::InFlight(record.clone().existing(now, step.other_recipe)),
+            Answer::Replay => Claimed::Replay(record.clone().existing(now, step.other_recipe)),
+            Answer::Unknown => Claimed::Uncertain(record.clone().existing(now, step.other_recipe)),
+            _ => Claimed::Mismatch,
+        })
+    }
+
+    fn renew_now(&self, ticket: &Ticket, lease_ms: u64) -> Renewed {
+        let mut shard = self.shard(&ticket.id);
+        let Some(record) = shard.get_mut(&ticket.id) else { return Renewed::Stale };
+        let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
+        match step(Some(&record.head), &event, self.clock()).change {
+            Change::Put(head) => {
+                record.head = head;
+                Renewed::Until(head.lease_until)
+            }
+            _ => Renewed::Stale,
+        }
+    }
+
+    fn finish_now(&self, ticket: &Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        check_size(finish.outcome.as_ref())?;
+        let mut shard = self.shard(&ticket.id);
+        let Some(record) = shard.get_mut(&ticket.id) else { return Ok(Finished::Stale) };
+        Ok(match on_finish(record, ticket, finish, self.clock()).answer {
+            Answer::Done => Finished::Recorded,
+            Answer::Already => Finished::Already,
+            _ => Finished::Stale,
+        })
+    }
+
+    fn decide_now(&self, id: &IntentId, decide: &Decide) -> Result<Decided, StoreError> {
+        check_size(decide.outcome.as_ref())?;
+        let mut shard = self.shard(id);
+        let now = self.clock();
+        let Some(record) = shard.get_mut(id) else { return Ok(Decided::Stale) };
+        Ok(match on_decide(record, decide, self.fresh(), now).answer {
+            Answer::Done => Decided::Recorded,
+            Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
+            _ => Decided::Stale,
+        })
+    }
+
+    fn list_now(&self, filter: &Filter) -> Result<Page, StoreError> {
+        let now = self.clock();
+        let after = filter.after.as_deref().map(parse_cursor).transpose()?;
+        let mut found: Vec<(StoreTime, IntentId)> = Vec::new();
+        for shard in &self.inner.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let wanted = shard.iter().filter(|(_, record)| matches(filter, record, now));
+            found.extend(wanted.map(|(id, record)| (record.created_at, *id)));
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.retain(|place| after.is_none_or(|after| *place < after));
+        let limit = filter.limit.clamp(1, PAGE_RECORDS_MAX);
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|(created, id)| format!("{}-{id}", created.0));
+        let records = found.iter().filter_map(|(_, id)| self.shard(id).get(id).cloned()).collect();
+        Ok(Page { records, next, now })
+    }
+
+    fn sweep_now(&self, limit: usize) -> usize {
+        let mut swept = 0;
+        for shard in &self.inner.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = self.clock();
+            shard.retain(|_, record| {
+                let expired =
+                    swept < limit && step(Some(&record.head), &Event::Sweep, now).change == Change::Remove;
+                swept += usize::from(expired);
+                !expired
+            });
+        }
+        self.inner.records.fetch_sub(swept, Ordering::Relaxed);
+        swept
+    }
+}
+
+fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool {
+    let Some(state) = record.state_at(now) else { return false };
+    let tenant = |tenant: &String| record.intent.scope().tenant_text() == tenant;
+    (filter.states.is_empty() || filter.states.contains(&state))
+        && filter.operation.as_ref().is_none_or(|name| record.intent.operation().as_str() == name)
+        && filter.tenant.as_ref().is_none_or(tenant)
+        && filter.older_than_ms.is_none_or(|ms| now.since_ms(record.since(now)) >= ms)
+}
+
+fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreError> {
+    let parsed = cursor
+        .split_once('-')
+        .and_then(|(created, id)| Some((StoreTime(created.parse().ok()?), id.parse().ok()?)));
+    parsed.ok_or_else(|| {
+        let message = format!("{cursor:?} is not where a page of this store ended");
+        StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
+    })
+}
+
+/// Refuses an outcome no store may take, before anything is written.
+pub(super) fn check_size(outcome: Option<&crate::intent::outcome::Outcome>) -> Result<(), StoreError> {
+    match outcome {
+        Some(outcome) if !outcome.fits() => {
+            let max = crate::intent::outcome::OUTCOME_BYTES_MAX;
+            let message = format!("the outcome has {} bytes; at most {max} are kept", outcome.encoded_len());
+            Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let records = self.inner.records.load(Ordering::Relaxed);
+        f.debug_struct("MemoryStore").field("records", &records).finish_non_exhaustive()
+    }
+}
+
+// Nothing here waits, so the futures are ready when made; a shard is locked for one record at a time.
+impl Store for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: false, shared: false, same_tx: false }
+    }
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        Ok(self.clock())
+    }
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.claim_now(&claim)
+    }
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        Ok(self.renew_now(&ticket, lease_ms))
+    }
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        self.finish_now(&ticket, finish)
+    }
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        let record = self.shard(&id).get(&id).cloned();
+        Ok(record.filter(|record| record.state_at(self.clock()).is_some()))
+    }
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        self.list_now(&filter)
+    }
+    async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        self.decide_now(&id, &decide)
+    }
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        Ok(self.sweep_now(limit))
+    }
+}
