@@ -1,6 +1,13 @@
 //! Exactly-once effects on at-least-once rails.
+#[cfg_attr(not(feature = "crash-points"), allow(unused))]
+pub mod crash;
+pub mod guard;
 pub mod intent;
+pub mod observe;
 pub mod store;
+pub use guard::{
+    Answer, Attempt, Ended, Execution, Failure, Found, Guard, GuardError, Guarded, OnceError, Reply,
+};
 pub use intent::identity::{Epoch, Intent, IntentId, IntentIdError, Operation, OperationError, Owner};
 pub use intent::key::{Key, KeyError};
 pub use intent::outcome::{Body, Outcome, OutcomeError, Verdict};

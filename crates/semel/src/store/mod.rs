@@ -14,6 +14,8 @@ use crate::intent::state::{Ruling, State};
 
 mod any;
 mod error;
+#[cfg(feature = "conformance")]
+pub mod faulty;
 pub mod memory;
 mod record;
 #[cfg(feature = "sqlite")]

@@ -1,0 +1,32 @@
+//! Named points on both sides of every arrow of the flow, where a test stops or kills the process.
+//!
+//! Without the feature `crash-points` a point is nothing at all.
+
+#[cfg(not(feature = "crash-points"))]
+mod off;
+#[cfg(feature = "crash-points")]
+mod on;
+
+#[cfg(not(feature = "crash-points"))]
+pub(crate) use off::point;
+#[cfg(feature = "crash-points")]
+pub use on::point;
+
+/// Before the store is asked for the claim.
+pub const BEFORE_CLAIM: &str = "before_claim";
+/// The claim is ours; nothing else has happened.
+pub const AFTER_CLAIM: &str = "after_claim";
+/// Just before the work starts.
+pub const BEFORE_EFFECT: &str = "before_effect";
+/// The work has returned.
+pub const AFTER_EFFECT: &str = "after_effect";
+/// Just before the outcome goes to the store.
+pub const BEFORE_FINISH: &str = "before_finish";
+/// The store has the outcome.
+pub const AFTER_FINISH: &str = "after_finish";
+/// Just before the caller gets the answer.
+pub const BEFORE_ANSWER: &str = "before_answer";
+
+/// All points, in the order of the flow.
+pub const ALL: [&str; 7] =
+    [BEFORE_CLAIM, AFTER_CLAIM, BEFORE_EFFECT, AFTER_EFFECT, BEFORE_FINISH, AFTER_FINISH, BEFORE_ANSWER];

@@ -1,0 +1,2 @@
+#[inline(always)]
+pub(crate) fn point(_name: &'static str) {}

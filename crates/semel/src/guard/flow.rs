@@ -1,0 +1,345 @@
+//! The protocol: claim → run → finish → replay.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
+use super::lookup::LookedUp;
+use super::operation::Guarded;
+use super::settle::ClaimInDoubt;
+use super::wait::Pauses;
+use crate::crash;
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Intent, Owner};
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, millis};
+use crate::intent::state::State;
+use crate::observe::{ClaimStatus, Phase, names};
+use crate::store::{Claim, Claimed, Existing, Store, StoreError, Ticket};
+
+/// When a caller told "in progress" had better ask again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl<S: Store> Guarded<S> {
+    /// Runs `work` once for this intent, or gives what an earlier run ended in.
+    ///
+    /// - Once claimed, the work runs to its end and its outcome is recorded, also when the caller goes away:
+    ///   dropping the returned future cancels nothing.
+    /// - The same intent with another fingerprint is refused before anything else is looked at.
+    /// - A panic or a timeout leaves an opaque effect uncertain; a protected one may run again.
+    /// - If the outcome cannot be recorded the caller gets the true answer, flagged, and recording goes on.
+    pub async fn run<F, Fut>(
+        &self,
+        intent: Intent,
+        fingerprint: Fingerprint,
+        work: F,
+    ) -> Result<Answer, GuardError>
+    where
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Execution> + Send + 'static,
+    {
+        let permit = self.guard.inner.tracker.enter()?;
+        self.check_key_age(&intent).await?;
+        crash::point(crash::BEFORE_CLAIM);
+        let claim = Claim {
+            intent: intent.clone(),
+            fingerprint,
+            owner: Owner::random(),
+            effect: self.policy.effect,
+            lease_ms: millis(self.policy.lease),
+        };
+        let mut wait = Wait::new(self.policy.in_flight);
+        let mut looked_up = false;
+        loop {
+            match self.claim(&claim).await {
+                Ok(Claimed::Run(ticket)) => {
+                    if ticket.other_recipe {
+                        self.metrics.other_recipe();
+                    }
+                    return self.run_to_the_end(intent, ticket, permit, work).await;
+                }
+                Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
+                Ok(Claimed::Replay(existing)) => return Ok(self.replay(existing)),
+                Ok(Claimed::InFlight(existing)) => self.wait_for(existing, &mut wait).await?,
+                Ok(Claimed::Uncertain(existing)) => {
+                    let id = intent.id();
+                    if looked_up {
+                        return Err(GuardError::Uncertain { id, settles_in: None });
+                    }
+                    let span = tracing::info_span!(
+                        names::SPAN_LOOKUP,
+                        idempotency.operation = self.operation.as_str()
+                    );
+                    match self.look_up(existing).instrument(span).await {
+                        LookedUp::Decided => looked_up = true,
+                        LookedUp::Held(settles_in) => return Err(GuardError::Uncertain { id, settles_in }),
+                    }
+                }
+                Err(error) => match self.policy.store_down {
+                    StoreDown::Closed => return Err(GuardError::StoreUnavailable(error)),
+                    StoreDown::Open => return self.run_unguarded(claim, permit, work).await,
+                },
+            }
+        }
+    }
+
+    async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
+        if self.policy.key_format == KeyFormat::Any {
+            return Ok(());
+        }
+        let now = match self.guard.inner.store.now().await {
+            Ok(now) => now,
+            Err(error) => {
+                self.metrics.store_error(Phase::Read);
+                return Err(GuardError::StoreUnavailable(error));
+            }
+        };
+        match self.policy.key_format.judge(intent.key(), self.policy.retention, now) {
+            KeyAge::Fine => Ok(()),
+            KeyAge::Expired => Err(GuardError::KeyExpired),
+            KeyAge::FromFuture => Err(GuardError::KeyFromFuture),
+            KeyAge::NotTimeOrdered => Err(GuardError::KeyNotTimeOrdered),
+        }
+    }
+
+    /// Asks for the claim, counted and traced.
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let span = tracing::info_span!(
+            names::SPAN_CLAIM,
+            idempotency.operation = self.operation.as_str(),
+            idempotency.key_hash = tracing::field::Empty,
+            idempotency.status = tracing::field::Empty,
+            idempotency.state = tracing::field::Empty,
+            idempotency.replayed = tracing::field::Empty,
+        );
+        if !span.is_disabled() {
+            span.record("idempotency.key_hash", claim.intent.key().short_hash());
+        }
+        let doubt = ClaimInDoubt::new(self, claim);
+        let result = self.claim_until_known(claim).instrument(span.clone()).await;
+        doubt.settle(&result);
+        let (status, existing) = match &result {
+            Ok(Claimed::Run(_)) => (ClaimStatus::Run, None),
+            Ok(Claimed::Mismatch) => (ClaimStatus::Mismatch, None),
+            Ok(Claimed::InFlight(existing)) => (ClaimStatus::InFlight, Some(existing)),
+            Ok(Claimed::Replay(existing)) => (ClaimStatus::Replay, Some(existing)),
+            Ok(Claimed::Uncertain(existing)) => (ClaimStatus::Uncertain, Some(existing)),
+            Err(_) => (ClaimStatus::Error, None),
+        };
+        self.metrics.claim(status);
+        span.record("idempotency.status", status.as_str());
+        span.record("idempotency.replayed", status == ClaimStatus::Replay);
+        if let Some(existing) = existing {
+            let state = existing.record.state_at(existing.now).unwrap_or(existing.record.head.state);
+            span.record("idempotency.state", state.as_str());
+            self.metrics.existing(state, existing.now.since_ms(existing.record.created_at));
+            if existing.other_recipe {
+                self.metrics.other_recipe();
+            }
+        }
+        result
+    }
+
+    fn replay(&self, existing: Existing) -> Answer {
+        self.metrics.replay();
+        let record = existing.record;
+        let verdict =
+            if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
+        // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
+        let outcome = record.outcome.unwrap_or_else(|| Outcome::new(0, "").tombstone());
+        Answer { outcome, verdict, replayed: true, stored: true, guarded: true }
+    }
+
+    /// Returns when asking again makes sense, or with "in progress" when this caller may wait no longer.
+    async fn wait_for(&self, existing: Existing, wait: &mut Wait) -> Result<(), GuardError> {
+        let id = existing.record.intent.id();
+        let Some(deadline) = wait.deadline.filter(|deadline| Instant::now() < *deadline) else {
+            self.metrics.in_progress();
+            return Err(GuardError::InFlight { retry_after: RETRY_AFTER });
+        };
+        let end = self.guard.inner.waiters.end_of(&id);
+        if end.is_none() && !wait.asked_again {
+            // It may have ended here between our claim and our look: ask once more before pausing.
+            wait.asked_again = true;
+            return Ok(());
+        }
+        match end {
+            Some(end) => {
+                let _ = tokio::time::timeout_at(deadline, end).await;
+            }
+            None => self.poll_until_changed(&existing, deadline, wait).await,
+        }
+        Ok(())
+    }
+
+    /// Somebody else's process has it: look (reading only) until it has changed or time is up.
+    async fn poll_until_changed(&self, existing: &Existing, deadline: Instant, wait: &mut Wait) {
+        let id = existing.record.intent.id();
+        let seen = existing.record.head;
+        while Instant::now() < deadline {
+            tokio::time::sleep_until((Instant::now() + wait.pauses.next()).min(deadline)).await;
+            match self.guard.inner.store.get(id).await {
+                // A renewal moves the lease, nothing else.
+                Ok(Some(record))
+                    if record.head.state == State::InProgress && record.head.epoch == seen.epoch => {}
+                Ok(_) => return,
+                Err(_) => self.metrics.store_error(Phase::Read),
+            }
+        }
+    }
+
+    /// From here on the caller may go away: the work is a task of its own.
+    async fn run_to_the_end<F, Fut>(
+        &self,
+        intent: Intent,
+        ticket: Ticket,
+        permit: OwnedSemaphorePermit,
+        work: F,
+    ) -> Result<Answer, GuardError>
+    where
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Execution> + Send + 'static,
+    {
+        let (answer, answered) = oneshot::channel();
+        let this = self.clone();
+        let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.operation.as_str());
+        let id = intent.id();
+        let task = async move {
+            let result = this.run_claimed(intent, ticket, work).await;
+            crash::point(crash::BEFORE_ANSWER);
+            drop(permit);
+            // The caller may be gone; the outcome is recorded.
+            let _ = answer.send(result);
+        };
+        self.guard.spawn(task.instrument(span));
+        // The task is only ever dropped with its runtime; what it had done then is not known here.
+        answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
+    }
+
+    async fn run_claimed<F, Fut>(&self, intent: Intent, ticket: Ticket, work: F) -> Result<Answer, GuardError>
+    where
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Execution> + Send + 'static,
+    {
+        crash::point(crash::AFTER_CLAIM);
+        let _running = self.metrics.running();
+        let working_on = self.guard.inner.waiters.working_on(ticket.id);
+        let attempt = Attempt { intent: intent.clone(), number: ticket.attempt, epoch: Some(ticket.epoch) };
+        crash::point(crash::BEFORE_EFFECT);
+        let ran = {
+            let work = run_caught(work, attempt, self.policy.timeout);
+            tokio::pin!(work);
+            tokio::select! {
+                // The work is looked at first: if it is ready at once, no timer is ever made.
+                biased;
+                ran = &mut work => ran,
+                () = self.keep_lease(ticket) => work.await,
+            }
+        };
+        crash::point(crash::AFTER_EFFECT);
+        let (verdict, outcome) = ran.told(self.policy.effect);
+        crash::point(crash::BEFORE_FINISH);
+        let span = tracing::info_span!(names::SPAN_FINISH, idempotency.operation = self.operation.as_str());
+        let recorded = self.finish(&intent, ticket, verdict, outcome).instrument(span).await;
+        crash::point(crash::AFTER_FINISH);
+        drop(working_on);
+        match ran {
+            Ran::Returned(execution) => Ok(recorded.answer(verdict, execution.outcome)),
+            Ran::Panicked => Err(GuardError::Panicked { verdict }),
+            Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+        }
+    }
+
+    /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
+    async fn run_unguarded<F, Fut>(
+        &self,
+        claim: Claim,
+        permit: OwnedSemaphorePermit,
+        work: F,
+    ) -> Result<Answer, GuardError>
+    where
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Execution> + Send + 'static,
+    {
+        self.metrics.unguarded();
+        let intent = claim.intent.clone();
+        tracing::warn!(
+            operation = self.operation.as_str(),
+            intent = super::shown(&intent),
+            "running unguarded: the store is down"
+        );
+        let (answer, answered) = oneshot::channel();
+        let id = intent.id();
+        let this = self.clone();
+        self.guard.spawn(async move {
+            let ran = run_caught(work, Attempt { intent, number: 1, epoch: None }, this.policy.timeout).await;
+            let (verdict, outcome) = ran.told(this.policy.effect);
+            this.record_later(claim, verdict, outcome);
+            drop(permit);
+            let _ = answer.send(match ran {
+                Ran::Returned(Execution { outcome, .. }) => {
+                    Ok(Answer { outcome, verdict, replayed: false, stored: false, guarded: false })
+                }
+                Ran::Panicked => Err(GuardError::Panicked { verdict }),
+                Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+            });
+        });
+        answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
+    }
+}
+
+/// How far a waiting caller has come.
+struct Wait {
+    deadline: Option<Instant>,
+    asked_again: bool,
+    pauses: Pauses,
+}
+
+impl Wait {
+    fn new(in_flight: InFlight) -> Self {
+        let deadline = match in_flight {
+            InFlight::Reject => None,
+            InFlight::Wait(wait) => Some(Instant::now() + wait),
+        };
+        Self { deadline, asked_again: false, pauses: Pauses::new() }
+    }
+}
+
+enum Ran {
+    Returned(Execution),
+    Panicked,
+    TimedOut(Duration),
+}
+
+impl Ran {
+    /// What is recorded of it.
+    fn told(&self, effect: Effect) -> (Verdict, Option<Outcome>) {
+        match self {
+            Self::Returned(execution) => (execution.ended.verdict(effect), Some(execution.outcome.clone())),
+            Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
+        }
+    }
+}
+
+/// The work, with its panics caught (also those before its first await) and its time bounded.
+async fn run_caught<F, Fut>(work: F, attempt: Attempt, timeout: Option<Duration>) -> Ran
+where
+    F: FnOnce(Attempt) -> Fut,
+    Fut: Future<Output = Execution>,
+{
+    let caught = AssertUnwindSafe(async move { work(attempt).await }).catch_unwind();
+    let result = match timeout {
+        None => caught.await,
+        Some(limit) => match tokio::time::timeout(limit, caught).await {
+            Ok(result) => result,
+            Err(_) => return Ran::TimedOut(limit),
+        },
+    };
+    result.map_or(Ran::Panicked, Ran::Returned)
+}

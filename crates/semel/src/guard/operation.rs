@@ -1,0 +1,231 @@
+//! One operation with its policy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Guard;
+use super::lookup::Lookup;
+use crate::intent::fingerprint::Recipe;
+use crate::intent::identity::{Intent, Operation};
+use crate::intent::key::Key;
+use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
+use crate::intent::scope::Scope;
+use crate::observe::OperationMetrics;
+use crate::store::Store;
+
+/// Shortest lease. Below it a busy machine loses claims by being busy.
+pub const LEASE_MIN: Duration = Duration::from_millis(10);
+/// Longest lease: after a crash that is how long a retry is told "in progress".
+pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Longest a duplicate may wait for the first.
+pub const WAIT_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// How an operation is guarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Policy {
+    /// What protects the effect.
+    pub effect: Effect,
+    /// How long outcomes are remembered.
+    pub retention: Retention,
+    /// How long an owner is believed alive without renewing. It is renewed at a third of this.
+    pub lease: Duration,
+    /// What a duplicate gets while the first is at it.
+    pub in_flight: InFlight,
+    /// What happens when the store cannot be asked.
+    pub store_down: StoreDown,
+    /// What keys look like.
+    pub key_format: KeyFormat,
+    /// How long the work may take; it is dropped after that and its fate is unknown. `None` is no bound.
+    pub timeout: Option<Duration>,
+    /// How long after an intent became uncertain a lookup may be believed when it finds nothing.
+    pub settle: Duration,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            effect: Effect::Opaque,
+            retention: Retention::DAY,
+            lease: Duration::from_secs(30),
+            in_flight: InFlight::Reject,
+            store_down: StoreDown::Closed,
+            key_format: KeyFormat::Any,
+            timeout: None,
+            settle: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A policy that cannot hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// See [`LEASE_MIN`] and [`LEASE_MAX`].
+    #[error("a lease of {0:?} is not between {LEASE_MIN:?} and {LEASE_MAX:?}")]
+    Lease(Duration),
+    /// See [`WAIT_MAX`].
+    #[error("waiting {0:?} for a duplicate is more than {WAIT_MAX:?}")]
+    Wait(Duration),
+    /// Nothing would be remembered.
+    #[error("a retention of nothing would let every retry run again")]
+    Retention,
+    /// The guard keeps its records apart from your rows.
+    #[error(
+        "effect = atomic needs claim and rows in one transaction; a guard around a function cannot give that"
+    )]
+    Atomic,
+}
+
+impl Policy {
+    /// Whether it can hold.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        if !(LEASE_MIN..=LEASE_MAX).contains(&self.lease) {
+            return Err(PolicyError::Lease(self.lease));
+        }
+        if let InFlight::Wait(wait) = self.in_flight
+            && wait > WAIT_MAX
+        {
+            return Err(PolicyError::Wait(wait));
+        }
+        if self.retention == Retention::Ms(0) {
+            return Err(PolicyError::Retention);
+        }
+        if self.effect == Effect::Atomic {
+            return Err(PolicyError::Atomic);
+        }
+        Ok(())
+    }
+}
+
+/// One operation, ready to run things once. Cheap to clone.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+/// use semel::{Effect, Guard, InFlight, Preset, store::memory::MemoryStore};
+///
+/// let refunds = Guard::new(MemoryStore::new())
+///     .operation("payment.refund")?
+///     .preset(Preset::Payment)
+///     .effect(Effect::Keyed)?
+///     .in_flight(InFlight::Wait(Duration::from_secs(2)))?;
+/// # let _ = refunds; Ok(()) }
+/// ```
+pub struct Guarded<S> {
+    pub(super) guard: Guard<S>,
+    pub(super) operation: Operation,
+    pub(super) policy: Policy,
+    pub(super) recipe: Recipe,
+    pub(super) lookup: Option<Arc<dyn Lookup>>,
+    pub(super) metrics: OperationMetrics,
+}
+
+impl<S> Clone for Guarded<S> {
+    fn clone(&self) -> Self {
+        Self {
+            guard: self.guard.clone(),
+            operation: self.operation.clone(),
+            policy: self.policy,
+            recipe: self.recipe.clone(),
+            lookup: self.lookup.clone(),
+            metrics: self.metrics.clone(),
+        }
+    }
+}
+
+impl<S: Store> Guarded<S> {
+    pub(super) fn new(guard: Guard<S>, operation: Operation) -> Self {
+        let metrics = guard.inner.metrics.operation(&operation);
+        let (policy, recipe) = (Policy::default(), Recipe::default());
+        Self { guard, operation, policy, recipe, lookup: None, metrics }
+    }
+
+    /// Replaces the whole policy.
+    pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
+        policy.check()?;
+        self.policy = policy;
+        Ok(self)
+    }
+
+    /// Says what protects the effect.
+    pub fn effect(self, effect: Effect) -> Result<Self, PolicyError> {
+        let policy = Policy { effect, ..self.policy };
+        self.policy(policy)
+    }
+
+    /// Says how long outcomes are remembered.
+    pub fn retention(self, retention: impl Into<Retention>) -> Result<Self, PolicyError> {
+        let policy = Policy { retention: retention.into(), ..self.policy };
+        self.policy(policy)
+    }
+
+    /// Takes the retention that fits a kind of work.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.policy.retention = preset.retention();
+        self
+    }
+
+    /// Says how long an owner is believed alive without renewing.
+    pub fn lease(self, lease: Duration) -> Result<Self, PolicyError> {
+        let policy = Policy { lease, ..self.policy };
+        self.policy(policy)
+    }
+
+    /// Says what a duplicate gets while the first is at it.
+    pub fn in_flight(self, in_flight: InFlight) -> Result<Self, PolicyError> {
+        let policy = Policy { in_flight, ..self.policy };
+        self.policy(policy)
+    }
+
+    /// Says what happens when the store cannot be asked.
+    pub fn store_down(mut self, store_down: StoreDown) -> Self {
+        self.policy.store_down = store_down;
+        self
+    }
+
+    /// Says what keys look like, so that late retries are refused instead of run.
+    pub fn key_format(mut self, key_format: KeyFormat) -> Self {
+        self.policy.key_format = key_format;
+        self
+    }
+
+    /// Bounds the work itself.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.policy.timeout = Some(timeout);
+        self
+    }
+
+    /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
+    /// be believed: longer than the slowest call may still be under way.
+    pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
+        self.lookup = Some(Arc::new(lookup));
+        self.policy.settle = settle;
+        self
+    }
+
+    /// Says what belongs to the fingerprint.
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
+    /// Names an intent of this operation.
+    pub fn intent(&self, scope: &Scope, key: &Key) -> Intent {
+        Intent::new(scope.clone(), self.operation.clone(), key.clone())
+    }
+
+    /// The guard it belongs to.
+    pub fn guard(&self) -> &Guard<S> {
+        &self.guard
+    }
+}
+
+impl<S> std::fmt::Debug for Guarded<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Guarded")
+            .field("operation", &self.operation)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

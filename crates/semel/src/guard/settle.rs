@@ -1,0 +1,279 @@
+//! Claims in doubt and outcomes that could not be recorded: tried until they are known.
+
+use std::time::Duration;
+
+use super::answer::Answer;
+use super::operation::Guarded;
+use crate::intent::identity::Intent;
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::policy::StoreDown;
+use crate::intent::state::State;
+use crate::observe::{FinishStatus, Phase};
+use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, StoreError, Ticket};
+
+/// Times a claim is asked for before the outage policy decides.
+const CLAIM_TRIES: u32 = 3;
+/// Times a claim in doubt is asked about before it is left to its lease.
+const SETTLE_TRIES: u32 = 10;
+/// Pauses between tries in the background.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long an outcome is tried to be recorded before it is given up, loudly.
+const UNRECORDED_MAX: Duration = Duration::from_secs(60 * 60);
+
+fn pause(attempt: u32) -> Duration {
+    let longest = PAUSE_MIN.saturating_mul(1 << attempt.min(10)).min(PAUSE_MAX);
+    longest.mul_f64(0.5 + fastrand::f64() * 0.5)
+}
+
+fn timed_out(what: &str, limit: Duration) -> StoreError {
+    let message = format!("the store did not answer the {what} within {limit:?}");
+    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+}
+
+fn kept(outcome: Outcome) -> Outcome {
+    if outcome.fits() { outcome } else { outcome.tombstone() }
+}
+
+impl<S: Store> Guarded<S> {
+    /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
+    /// that went through unseen is given to its owner once more.
+    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let limit = self.guard.inner.limits.store_timeout;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let asked = tokio::time::timeout(limit, self.guard.inner.store.claim(claim.clone())).await;
+            let error = match asked {
+                Ok(Ok(claimed)) => return Ok(claimed),
+                Ok(Err(error)) => error,
+                Err(_) => timed_out("claim", limit),
+            };
+            self.metrics.store_error(Phase::Claim);
+            if !error.may_retry() || tries == CLAIM_TRIES {
+                return Err(error);
+            }
+            tokio::time::sleep(pause(0)).await;
+        }
+    }
+
+    /// Gives back a claim that may have gone through although nobody will run it: otherwise its lease would
+    /// run out and leave an intent uncertain that never started.
+    async fn give_back(&self, claim: Claim) {
+        for attempt in 0..SETTLE_TRIES {
+            match self.guard.inner.store.claim(claim.clone()).await {
+                Ok(Claimed::Run(ticket)) => {
+                    let release = Finish::release(self.policy.retention);
+                    if self.guard.inner.store.finish(ticket, release).await.is_ok() {
+                        return;
+                    }
+                }
+                Ok(_) => return,
+                Err(_) => self.metrics.store_error(Phase::Claim),
+            }
+            tokio::time::sleep(pause(attempt)).await;
+        }
+        tracing::warn!(
+            operation = self.operation.as_str(),
+            intent = super::shown(&claim.intent),
+            "a claim in doubt was left to its lease"
+        );
+    }
+
+    /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.
+    pub(super) fn record_later(&self, claim: Claim, verdict: Verdict, outcome: Option<Outcome>) {
+        let Some(place) = self.guard.inner.tracker.unrecorded() else {
+            self.metrics.finalize(FinishStatus::Lost);
+            return;
+        };
+        self.metrics.finalize(FinishStatus::Deferred);
+        let this = self.clone();
+        self.guard.spawn(async move {
+            let started = tokio::time::Instant::now();
+            for attempt in 0.. {
+                match this.guard.inner.store.claim(claim.clone()).await {
+                    Ok(Claimed::Run(ticket)) => {
+                        let outcome = outcome.map(kept);
+                        let finish = Finish { verdict, outcome, retention: this.policy.retention };
+                        this.finish_until_known(&claim.intent, ticket, finish).await;
+                        break;
+                    }
+                    // Somebody else ran it too: what an open policy accepts.
+                    Ok(_) => break,
+                    Err(_) if started.elapsed() < UNRECORDED_MAX => this.metrics.store_error(Phase::Claim),
+                    Err(_) => {
+                        this.metrics.finalize(FinishStatus::Lost);
+                        break;
+                    }
+                }
+                tokio::time::sleep(pause(attempt)).await;
+            }
+            drop(place);
+        });
+    }
+
+    fn give_back_later(&self, claim: &Claim) {
+        let Some(place) = self.guard.inner.tracker.unrecorded() else { return };
+        let (this, claim) = (self.clone(), claim.clone());
+        self.guard.spawn(async move {
+            this.give_back(claim).await;
+            drop(place);
+        });
+    }
+
+    /// Brings the outcome to the store; if the store fails, that goes on in the background.
+    pub(super) async fn finish(
+        &self,
+        intent: &Intent,
+        ticket: Ticket,
+        verdict: Verdict,
+        outcome: Option<Outcome>,
+    ) -> Recorded {
+        // Too large to keep is known beforehand: the tombstone says "done, body not kept".
+        let outcome = outcome.map(kept);
+        let finish = Finish { verdict, outcome, retention: self.policy.retention };
+        let limit = self.guard.inner.limits.finish_wait;
+        let asked = tokio::time::timeout(limit, self.guard.inner.store.finish(ticket, finish.clone())).await;
+        let error = match asked {
+            Ok(Ok(finished)) => return self.finished(intent, ticket, finished).await,
+            Ok(Err(error)) => error,
+            Err(_) => timed_out("finish", limit),
+        };
+        self.metrics.store_error(Phase::Finish);
+        tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
+        self.finish_later(intent, ticket, finish);
+        Recorded::NotYet
+    }
+
+    async fn finished(&self, intent: &Intent, ticket: Ticket, finished: Finished) -> Recorded {
+        match finished {
+            Finished::Recorded => self.metrics.finalize(FinishStatus::Recorded),
+            Finished::Already => self.metrics.finalize(FinishStatus::Already),
+            Finished::Stale => {
+                self.metrics.finalize(FinishStatus::OwnerMismatch);
+                tracing::error!(
+                    operation = self.operation.as_str(),
+                    intent = super::shown(intent),
+                    epoch = ticket.epoch.0,
+                    "the outcome came too late: somebody else claimed or decided this intent"
+                );
+                return self.superseded(ticket).await;
+            }
+        }
+        Recorded::Yes
+    }
+
+    /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
+    async fn superseded(&self, ticket: Ticket) -> Recorded {
+        let limit = self.guard.inner.limits.store_timeout;
+        match tokio::time::timeout(limit, self.guard.inner.store.get(ticket.id)).await {
+            Ok(Ok(Some(record))) => match (record.head.state, record.outcome) {
+                (State::Completed, Some(outcome)) => Recorded::Instead(Verdict::Completed, outcome),
+                (State::FailedFinal, Some(outcome)) => Recorded::Instead(Verdict::FailedFinal, outcome),
+                _ => Recorded::NotYet,
+            },
+            Ok(Ok(None)) => Recorded::NotYet,
+            Ok(Err(_)) | Err(_) => {
+                self.metrics.store_error(Phase::Read);
+                Recorded::NotYet
+            }
+        }
+    }
+
+    fn finish_later(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
+        let Some(place) = self.guard.inner.tracker.unrecorded() else {
+            self.metrics.finalize(FinishStatus::Lost);
+            tracing::error!(
+                operation = self.operation.as_str(),
+                intent = super::shown(intent),
+                "too many outcomes wait to be recorded; this one is given up and its intent will be uncertain"
+            );
+            return;
+        };
+        self.metrics.finalize(FinishStatus::Deferred);
+        let (this, intent) = (self.clone(), intent.clone());
+        self.guard.spawn(async move {
+            this.finish_until_known(&intent, ticket, finish).await;
+            drop(place);
+        });
+    }
+
+    async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
+        let started = tokio::time::Instant::now();
+        let limit = self.guard.inner.limits.store_timeout;
+        for attempt in 0.. {
+            if attempt > 0 {
+                tokio::time::sleep(pause(attempt - 1)).await;
+            }
+            let asked =
+                tokio::time::timeout(limit, self.guard.inner.store.finish(ticket, finish.clone())).await;
+            let error = match asked {
+                Ok(Ok(finished)) => {
+                    self.finished(intent, ticket, finished).await;
+                    return;
+                }
+                Ok(Err(error)) => error,
+                Err(_) => timed_out("finish", limit),
+            };
+            self.metrics.store_error(Phase::Finish);
+            let hopeless = error.kind() == ErrorKind::Closed || started.elapsed() >= UNRECORDED_MAX;
+            if hopeless {
+                self.metrics.finalize(FinishStatus::Lost);
+                tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "an outcome could not be recorded; its intent will be uncertain");
+                return;
+            }
+        }
+    }
+}
+
+/// What became of an outcome.
+pub(super) enum Recorded {
+    Yes,
+    NotYet,
+    /// Another outcome stands in its place.
+    Instead(Verdict, Outcome),
+}
+
+impl Recorded {
+    pub(super) fn answer(self, verdict: Verdict, outcome: Outcome) -> Answer {
+        match self {
+            Self::Yes => Answer { outcome, verdict, replayed: false, stored: true, guarded: true },
+            Self::NotYet => Answer { outcome, verdict, replayed: false, stored: false, guarded: true },
+            Self::Instead(verdict, outcome) => {
+                Answer { outcome, verdict, replayed: true, stored: true, guarded: true }
+            }
+        }
+    }
+}
+
+/// Watches over a claim whose answer has not arrived: if the caller goes away meanwhile, or the store never
+/// answers clearly, the claim is given back.
+pub(super) struct ClaimInDoubt<'a, S: Store> {
+    guarded: &'a Guarded<S>,
+    claim: &'a Claim,
+    settled: bool,
+}
+
+impl<'a, S: Store> ClaimInDoubt<'a, S> {
+    pub(super) fn new(guarded: &'a Guarded<S>, claim: &'a Claim) -> Self {
+        Self { guarded, claim, settled: false }
+    }
+
+    pub(super) fn settle(mut self, result: &Result<Claimed, StoreError>) {
+        self.settled = match result {
+            Ok(_) => true,
+            // Where the work runs all the same, its outcome will be recorded: nothing to give back.
+            Err(error) => {
+                error.fate() == Fate::NotApplied || self.guarded.policy.store_down == StoreDown::Open
+            }
+        };
+    }
+}
+
+impl<S: Store> Drop for ClaimInDoubt<'_, S> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.guarded.give_back_later(self.claim);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `once` for values: the same protocol, with requests and results as serde values.
+
+use std::fmt;
+use std::future::Future;
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
+use super::operation::Guarded;
+use crate::intent::fingerprint::FingerprintError;
+use crate::intent::key::Key;
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::scope::Scope;
+use crate::store::Store;
+
+/// What is known when work fails.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FailureKind {
+    /// Refused for good: remembered, and given again to every retry.
+    Final,
+    /// Nothing happened: a retry may run.
+    NotApplied,
+    /// It may have happened.
+    Unknown,
+}
+
+/// How work failed. Any error turns into one of unknown fate by `?`, because that is what is known of it;
+/// say [`Failure::refused`] or [`Failure::not_applied`] where you know better.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// What is known.
+    pub kind: FailureKind,
+    /// A code of your own; 0 where there is none.
+    pub code: u16,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl Failure {
+    /// Refused for good, such as a declined card.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Final, code: 0, message: message.into() }
+    }
+
+    /// Failed before anything happened, such as a refused connection.
+    pub fn not_applied(message: impl Into<String>) -> Self {
+        Self { kind: FailureKind::NotApplied, code: 0, message: message.into() }
+    }
+
+    /// Failed, and nobody knows whether it happened.
+    pub fn unknown(message: impl Into<String>) -> Self {
+        Self { kind: FailureKind::Unknown, code: 0, message: message.into() }
+    }
+
+    /// Adds a code.
+    pub fn code(mut self, code: u16) -> Self {
+        self.code = code;
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+// `Failure` is no `Error` itself: that is what lets every other error become one by `?`.
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::unknown(error.to_string())
+    }
+}
+
+/// A value, and how it was come by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply<T> {
+    /// The value.
+    pub value: T,
+    /// It was stored before; nothing ran for this call.
+    pub replayed: bool,
+    /// The store has it; see [`Answer::stored`].
+    pub stored: bool,
+    /// It ran under a claim; see [`Answer::guarded`].
+    pub guarded: bool,
+}
+
+/// Why there is no value.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OnceError {
+    /// The work failed, now or in the run this call repeats.
+    #[error("{failure}")]
+    Failed {
+        /// How.
+        failure: Failure,
+        /// It failed in an earlier run; nothing ran for this call.
+        replayed: bool,
+    },
+    /// Not run, or not known.
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    /// The request has no fingerprint.
+    #[error("the request cannot be fingerprinted, so nothing was run: {0}")]
+    Request(#[from] FingerprintError),
+    /// It is done, but the value cannot be given: it was too large to keep, could not be serialised, or was
+    /// stored as another type.
+    #[error("the work is done, but its value cannot be given: {why}")]
+    Value {
+        /// What stands in the way.
+        why: String,
+    },
+}
+
+const OK: u16 = 200;
+const FAILED: u16 = 500;
+
+impl<S: Store> Guarded<S> {
+    /// Runs `work` once for `key`, or gives the value an earlier run ended in.
+    ///
+    /// `request` is what was asked for: the same key with another request is refused. See
+    /// [`run`](Self::run) for what holds when callers leave, work panics or the store fails.
+    pub async fn once<T, R, F, Fut>(
+        &self,
+        scope: &Scope,
+        key: &Key,
+        request: &R,
+        work: F,
+    ) -> Result<Reply<T>, OnceError>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        R: Serialize + ?Sized,
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let fingerprint = self.recipe.value(request)?;
+        let work = |attempt| async { execution(work(attempt).await) };
+        let answer = self.run(self.intent(scope, key), fingerprint, work).await?;
+        reply(answer)
+    }
+}
+
+fn execution<T: Serialize>(result: Result<T, Failure>) -> Execution {
+    match result {
+        Ok(value) => Execution::completed(match serde_json::to_vec(&value) {
+            Ok(json) => Outcome::new(OK, json),
+            // The effect is done; that its value has no stored form must not undo that.
+            Err(_) => Outcome::new(OK, Bytes::new()).tombstone(),
+        }),
+        Err(failure) => {
+            let ended = match failure.kind {
+                FailureKind::Final => Ended::FailedFinal,
+                FailureKind::NotApplied => Ended::NotApplied,
+                FailureKind::Unknown => Ended::Unknown,
+            };
+            let code = if failure.code == 0 { FAILED } else { failure.code };
+            Execution { ended, outcome: Outcome::new(code, failure.message) }
+        }
+    }
+}
+
+fn reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, OnceError> {
+    let Answer { outcome, verdict, replayed, stored, guarded } = answer;
+    let body = outcome.body_bytes().cloned();
+    let kind = match verdict {
+        Verdict::Completed => {
+            let why = "it was not kept".to_owned();
+            let body = body.ok_or(OnceError::Value { why })?;
+            let value = serde_json::from_slice(&body);
+            let value = value.map_err(|error| OnceError::Value { why: error.to_string() })?;
+            return Ok(Reply { value, replayed, stored, guarded });
+        }
+        Verdict::FailedFinal => FailureKind::Final,
+        Verdict::FailedRetryable => FailureKind::NotApplied,
+        Verdict::Uncertain => FailureKind::Unknown,
+    };
+    let message = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
+    Err(OnceError::Failed { failure: Failure { kind, code: outcome.code, message }, replayed })
+}

@@ -1,0 +1,111 @@
+//! Duplicates that wait for the first: woken in the same process, polling with backoff across processes.
+//! A waiter holds no connection, no lock and no thread.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::intent::identity::IntentId;
+
+const SHARDS: usize = 16;
+/// First and longest pause between two looks at the store.
+const POLL_MIN: Duration = Duration::from_millis(10);
+const POLL_MAX: Duration = Duration::from_millis(500);
+
+type Shard = HashMap<IntentId, Arc<Notify>>;
+
+/// The intents this process is working on.
+pub(super) struct Waiters {
+    shards: Arc<[Mutex<Shard>]>,
+}
+
+impl Default for Waiters {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+fn locked<'a>(shards: &'a [Mutex<Shard>], id: &IntentId) -> MutexGuard<'a, Shard> {
+    let shard = usize::from(id.as_bytes()[30]) % SHARDS;
+    // A map of notifies is whole after any panic.
+    shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Waiters {
+    /// Marks an intent as worked on here until the mark is dropped, which wakes all who wait.
+    pub(super) fn working_on(&self, id: IntentId) -> WorkingOn {
+        let notify = Arc::new(Notify::new());
+        locked(&self.shards, &id).insert(id, Arc::clone(&notify));
+        WorkingOn { shards: Arc::clone(&self.shards), id, notify }
+    }
+
+    /// Wakes when the intent is no longer worked on here; `None` if it is not.
+    pub(super) fn end_of(&self, id: &IntentId) -> Option<impl Future<Output = ()> + Send + 'static> {
+        let notify = Arc::clone(locked(&self.shards, id).get(id)?);
+        // Subscribed before this returns: an end between now and the first poll is not missed.
+        let ended = notify.notified_owned();
+        Some(ended)
+    }
+}
+
+/// See [`Waiters::working_on`].
+pub(super) struct WorkingOn {
+    shards: Arc<[Mutex<Shard>]>,
+    id: IntentId,
+    notify: Arc<Notify>,
+}
+
+impl Drop for WorkingOn {
+    fn drop(&mut self) {
+        let mut shard = locked(&self.shards, &self.id);
+        // A protected effect may be taken over by another task here: that one's mark is not ours to remove.
+        if shard.get(&self.id).is_some_and(|notify| Arc::ptr_eq(notify, &self.notify)) {
+            shard.remove(&self.id);
+        }
+        drop(shard);
+        self.notify.notify_waiters();
+    }
+}
+
+/// Doubling pauses with jitter, so that many waiters do not ask at the same moment.
+pub(super) struct Pauses(Duration);
+
+impl Pauses {
+    pub(super) fn new() -> Self {
+        Self(POLL_MIN)
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = self.0.mul_f64(0.5 + fastrand::f64() * 0.5);
+        self.0 = (self.0 * 2).min(POLL_MAX);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound() {
+        let mut pauses = Pauses::new();
+        let all: Vec<_> = (0..20).map(|_| pauses.next()).collect();
+        assert!(all[0] >= POLL_MIN / 2 && all[0] <= POLL_MIN);
+        assert!(all.iter().all(|pause| *pause <= POLL_MAX));
+        assert!(all[19] >= POLL_MAX / 2);
+    }
+
+    #[tokio::test]
+    async fn the_end_is_not_missed_between_looking_and_waiting() {
+        let waiters = Waiters::default();
+        let id = IntentId::from_bytes([7; 32]);
+        assert!(waiters.end_of(&id).is_none());
+        let working = waiters.working_on(id);
+        let end = waiters.end_of(&id).unwrap();
+        drop(working);
+        end.await;
+        assert!(waiters.end_of(&id).is_none());
+    }
+}

@@ -1,0 +1,134 @@
+//! JSON strings as the text they stand for.
+
+use super::canonical::Refusal;
+
+/// Decodes the string whose opening quote stands before `text`, appends it to `out`, and says how long it was
+/// with its closing quote. `text` is UTF-8; the caller has checked.
+pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+    let mut at = 0;
+    loop {
+        let rest = &text[at..];
+        let plain = rest
+            .iter()
+            .position(|&byte| byte == b'"' || byte == b'\\' || byte < 0x20)
+            .ok_or(Refusal::Syntax)?;
+        out.extend_from_slice(&rest[..plain]);
+        at += plain + 1;
+        match rest[plain] {
+            b'"' => return Ok(at),
+            b'\\' => at += escape(&text[at..], out)?,
+            _ => return Err(Refusal::Syntax),
+        }
+    }
+}
+
+/// Decodes what follows a backslash.
+fn escape(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+    let byte = match text.first() {
+        Some(&byte @ (b'"' | b'\\' | b'/')) => byte,
+        Some(b'b') => 0x08,
+        Some(b'f') => 0x0C,
+        Some(b'n') => b'\n',
+        Some(b'r') => b'\r',
+        Some(b't') => b'\t',
+        Some(b'u') => return Ok(1 + unicode(&text[1..], out)?),
+        _ => return Err(Refusal::Syntax),
+    };
+    out.push(byte);
+    Ok(1)
+}
+
+/// Decodes what follows `\u`: four hex digits, or a surrogate pair.
+fn unicode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+    let unit = hex(text)?;
+    let (code, length) = if (0xD800..=0xDBFF).contains(&unit) {
+        let low = text[4..].strip_prefix(b"\\u").ok_or(Refusal::Surrogate).and_then(hex)?;
+        if !(0xDC00..=0xDFFF).contains(&low) {
+            return Err(Refusal::Surrogate);
+        }
+        (0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00), 10)
+    } else {
+        (unit, 4)
+    };
+    // What is left to fail is a low half without its high one.
+    let decoded = char::from_u32(code).ok_or(Refusal::Surrogate)?;
+    out.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
+    Ok(length)
+}
+
+fn hex(text: &[u8]) -> Result<u32, Refusal> {
+    let digits = text.get(..4).ok_or(Refusal::Syntax)?;
+    digits.iter().try_fold(0, |sum, &digit| {
+        let value = char::from(digit).to_digit(16).ok_or(Refusal::Syntax)?;
+        Ok(sum * 16 + value)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(json: &str) -> Result<String, Refusal> {
+        let mut out = Vec::new();
+        let after_quote = json.strip_prefix('"').unwrap();
+        let length = decode(after_quote.as_bytes(), &mut out)?;
+        assert_eq!(length, after_quote.len(), "{json} was not read to its end");
+        Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn escapes_stand_for_their_text() {
+        for (json, decoded) in [
+            (r#""""#, ""),
+            (r#""plain""#, "plain"),
+            (r#""\"\\\/\b\f\n\r\t""#, "\"\\/\u{8}\u{c}\n\r\t"),
+            (r#""\u0041\u00e9\u20AC\u20ac""#, "Aé€€"),
+            (r#""\u0000""#, "\0"),
+            (r#""\ud83d\ude00 = 😀""#, "😀 = 😀"),
+            (r#""\uD834\uDD1Ex""#, "𝄞x"),
+            (r#""\uffff\ud7ff\ue000""#, "\u{ffff}\u{d7ff}\u{e000}"),
+            (r#""\udbff\udfff""#, "\u{10ffff}"),
+            (r#""\\u0041""#, "\\u0041"),
+            ("\"\u{7f}\u{2028}\"", "\u{7f}\u{2028}"),
+        ] {
+            assert_eq!(text(json).as_deref(), Ok(decoded), "{json}");
+        }
+    }
+
+    #[test]
+    fn half_a_surrogate_pair_is_no_text() {
+        for json in [
+            r#""\ud800""#,
+            r#""\udc00""#,
+            r#""\ud800\ud800""#,
+            r#""\ud800x""#,
+            r#""\ud800\n""#,
+            r#""\ud800\u0041""#,
+            r#""\udc00\ud800""#,
+        ] {
+            assert_eq!(text(json), Err(Refusal::Surrogate), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_the_grammar_forbids_is_refused() {
+        for json in [
+            "\"",
+            "\"a",
+            "\"\\",
+            "\"\\\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\u12g4\"",
+            "\"\\u+123\"",
+            "\"\\U0041\"",
+            "\"\n\"",
+            "\"\t\"",
+            "\"\0\"",
+            "\"\u{1f}\"",
+            "\"\\ud800\\u12\"",
+        ] {
+            assert_eq!(text(json), Err(Refusal::Syntax), "{json:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A store that misbehaves on demand: for testing what stands on a store.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
+    Renewed, Store, StoreError, Ticket,
+};
+use crate::intent::identity::IntentId;
+use crate::intent::policy::StoreTime;
+
+/// Which request is about to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Call {
+    /// [`Store::now`].
+    Now,
+    /// [`Store::claim`].
+    Claim,
+    /// [`Store::renew`].
+    Renew,
+    /// [`Store::finish`].
+    Finish,
+    /// [`Store::get`].
+    Get,
+    /// [`Store::list`].
+    List,
+    /// [`Store::decide`].
+    Decide,
+    /// [`Store::sweep`].
+    Sweep,
+}
+
+/// What happens to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Nothing bad.
+    None,
+    /// It fails, and is known not to have been carried out.
+    Refused,
+    /// It is carried out, but the answer is lost.
+    AnswerLost,
+    /// It is lost on the way, and nobody can tell.
+    RequestLost,
+    /// It is carried out after this long.
+    Slow(Duration),
+    /// It never returns, and is not carried out.
+    Hangs,
+    /// It is carried out, and never returns.
+    AnswerHangs,
+}
+
+type Script = Arc<dyn Fn(Call) -> Fault + Send + Sync>;
+
+/// Wraps a store; a script says for each request what goes wrong with it.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// use semel::store::{Fate, Store, faulty::{Call, Fault, Faulty}, memory::MemoryStore};
+///
+/// let down = Faulty::new(MemoryStore::new(), |_: Call| Fault::Refused);
+/// assert_eq!(down.now().await.unwrap_err().fate(), Fate::NotApplied);
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct Faulty<S> {
+    store: S,
+    script: Script,
+}
+
+impl<S> Faulty<S> {
+    /// Wraps `store`.
+    pub fn new(store: S, script: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
+        Self { store, script: Arc::new(script) }
+    }
+
+    async fn play<T>(
+        &self,
+        call: Call,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let error =
+            |fate| Err(StoreError::new(ErrorKind::Unavailable, fate, format!("{call:?} failed on purpose")));
+        match (self.script)(call) {
+            Fault::None => request.await,
+            Fault::Refused => error(Fate::NotApplied),
+            Fault::RequestLost => error(Fate::InDoubt),
+            Fault::AnswerLost => {
+                request.await?;
+                error(Fate::InDoubt)
+            }
+            Fault::Slow(pause) => {
+                tokio::time::sleep(pause).await;
+                request.await
+            }
+            Fault::Hangs => std::future::pending().await,
+            Fault::AnswerHangs => {
+                request.await?;
+                std::future::pending().await
+            }
+        }
+    }
+}
+
+impl<S: std::fmt::Debug> std::fmt::Debug for Faulty<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Faulty").field(&self.store).finish()
+    }
+}
+
+impl<S: Store> Store for Faulty<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        self.play(Call::Now, self.store.now()).await
+    }
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.play(Call::Claim, self.store.claim(claim)).await
+    }
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        self.play(Call::Renew, self.store.renew(ticket, lease_ms)).await
+    }
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        self.play(Call::Finish, self.store.finish(ticket, finish)).await
+    }
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.play(Call::Get, self.store.get(id)).await
+    }
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        self.play(Call::List, self.store.list(filter)).await
+    }
+    async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        self.play(Call::Decide, self.store.decide(id, decide)).await
+    }
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.play(Call::Sweep, self.store.sweep(limit)).await
+    }
+}
