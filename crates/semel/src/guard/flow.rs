@@ -13,7 +13,7 @@ use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::settle::ClaimInDoubt;
-use super::wait::Pauses;
+use super::wait::{Pauses, WorkingOn};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
@@ -208,10 +208,12 @@ impl<S: Store> Guarded<S> {
     {
         let (answer, answered) = oneshot::channel();
         let this = self.clone();
+        // Marked before the task first runs: a duplicate that comes now shall find whom to wait for.
+        let working_on = self.guard.inner.waiters.working_on(ticket.id);
         let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.operation.as_str());
         let id = intent.id();
         let task = async move {
-            let result = this.run_claimed(intent, ticket, work).await;
+            let result = this.run_claimed(intent, ticket, working_on, work).await;
             crash::point(crash::BEFORE_ANSWER);
             drop(permit);
             // The caller may be gone; the outcome is recorded.
@@ -222,14 +224,19 @@ impl<S: Store> Guarded<S> {
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
     }
 
-    async fn run_claimed<F, Fut>(&self, intent: Intent, ticket: Ticket, work: F) -> Result<Answer, GuardError>
+    async fn run_claimed<F, Fut>(
+        &self,
+        intent: Intent,
+        ticket: Ticket,
+        working_on: WorkingOn,
+        work: F,
+    ) -> Result<Answer, GuardError>
     where
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = Execution> + Send + 'static,
     {
         crash::point(crash::AFTER_CLAIM);
         let _running = self.metrics.running();
-        let working_on = self.guard.inner.waiters.working_on(ticket.id);
         let attempt = Attempt { intent: intent.clone(), number: ticket.attempt, epoch: Some(ticket.epoch) };
         crash::point(crash::BEFORE_EFFECT);
         let ran = {

@@ -1,0 +1,6 @@
+//! Integration tests, one file per behaviour.
+#![allow(missing_docs, unreachable_pub)]
+
+mod guard_faults;
+mod guard_protocol;
+mod guard_world;
