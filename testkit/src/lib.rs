@@ -1,1 +1,16 @@
 //! Faults, judges and real servers for semel's tests.
+//!
+//! - [`services`]: real servers, private to a checkout; a test may also kill and pause them.
+//! - [`proxy`]: a TCP proxy that cuts, delays, hangs and drops answers.
+//! - [`child`]: a child process that is stopped or killed at a named crash point.
+//! - [`ledger`]: an append-and-fsync file that counts how often an effect really happened.
+//! - [`seed`]: chance that can be replayed.
+//!
+//! Plain threads and blocking calls throughout: it serves tests of any kind, with a runtime or
+//! without, and builds in seconds. Every wait has a bound.
+
+pub mod child;
+pub mod ledger;
+pub mod proxy;
+pub mod seed;
+pub mod services;

@@ -1,2 +1,56 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands, run as `cargo xtask …`.
+
+mod phase;
+mod selection;
+mod services;
+mod tally;
+mod test;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Everything around semel that is not semel: real servers and the whole test run.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Set everything up, check and test everything, and stop what was started.
+    Test(test::Arguments),
+    /// Start, stop and show the private servers of this checkout.
+    #[command(subcommand)]
+    Services(services::Command),
+}
+
+/// 0: all is well; 1: something failed; 2: wrong usage (clap exits with it by itself).
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Services(command) => services::run(command),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            if !message.is_empty() {
+                eprintln!("error: {message}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,93 @@
+//! Faults of whole servers, made by a test that has the server to itself.
+
+use super::access::{absent, enter, find};
+use super::catalogue::Service;
+use super::error::{Error, Result};
+use super::instance::{State, up};
+use super::lock::{Lock, Mode};
+
+/// A server that a test has alone and may therefore kill, pause and start.
+///
+/// When this is dropped the server is made to run again, also after a panic: a test that fails
+/// must not make those after it fail.
+#[derive(Debug)]
+pub struct Alone {
+    service: Service,
+    url: String,
+    _lock: Lock,
+}
+
+/// Takes a server alone: waits until nobody uses it, and keeps it from others until dropped.
+/// `None` when the run goes without it.
+///
+/// # Panics
+/// When the server is neither there nor left out on purpose.
+#[must_use]
+pub fn alone(service: Service) -> Option<Alone> {
+    let lock = enter(service, Mode::Exclusive)?;
+    Some(Alone { service, url: find(service).unwrap_or_else(|| absent(service)), _lock: lock })
+}
+
+impl Alone {
+    /// The server's address. It stays the same over a restart unless its port was taken meanwhile.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// SIGKILL to all processes of the server. It does not run when this returns.
+    pub fn kill(&self) -> Result<()> {
+        let state = self.ours()?;
+        // The last started first, as when stopping: nobody restarts what is killed.
+        for process in state.processes.iter().rev() {
+            process.kill()?;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP: the server keeps its connections and answers nothing.
+    pub fn pause(&self) -> Result<()> {
+        Ok(self.ours()?.processes.iter().try_for_each(|process| process.pause())?)
+    }
+
+    /// SIGCONT after [`pause`](Self::pause).
+    pub fn resume(&self) -> Result<()> {
+        Ok(self.ours()?.processes.iter().try_for_each(|process| process.resume())?)
+    }
+
+    /// Starts the server if it does not run, on the data it had, and waits until it serves.
+    pub fn start(&mut self) -> Result<()> {
+        self.ours()?;
+        up(self.service)?;
+        self.url = find(self.service)
+            .ok_or_else(|| Error::new("it was started and has gone away").of(self.service))?;
+        Ok(())
+    }
+
+    /// Kills the server and starts it again.
+    pub fn restart(&mut self) -> Result<()> {
+        self.kill()?;
+        self.start()
+    }
+
+    fn ours(&self) -> Result<State> {
+        match self.service.given() {
+            None => Ok(State::load(self.service)),
+            Some(_) => Err(Error::new(format!(
+                "its address comes from {}; only an instance of this checkout can be killed or paused",
+                self.service.env()
+            ))
+            .of(self.service)),
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if self.service.given().is_none()
+            && let Err(error) = up(self.service)
+        {
+            eprintln!("could not bring the server back after a test: {error}");
+        }
+    }
+}

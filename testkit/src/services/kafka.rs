@@ -1,0 +1,116 @@
+//! Apache Kafka: the real broker, broker and controller in one process (KRaft).
+//!
+//! librdkafka's mock cluster delivers aborted messages and fences nobody. Whoever claims
+//! exactly-once has to show it against this one, and have it judged by Kafka's own consumer.
+
+use std::process::Command;
+
+use super::error::{Error, Result};
+use super::jars::{JAVA, Jars};
+use super::probe;
+use super::recipe::{Need, Place, Recipe, Task, command, run};
+
+const JARS: Jars = Jars { name: "kafka", pom: include_str!("../../kafka/pom.xml") };
+const LOGGING: &str = include_str!("../../kafka/log4j2.properties");
+const BROKER: &str = include_str!("../../kafka/broker.properties");
+
+/// Any 16 bytes in base64url; a cluster of one has nobody to tell itself apart from.
+const CLUSTER_ID: &str = "c2VtZWwtdGVzdGtpdC0wMQ";
+
+pub(super) struct Kafka;
+
+impl Recipe for Kafka {
+    fn needs(&self) -> &'static [Need] {
+        JAVA
+    }
+
+    fn ports(&self) -> usize {
+        2
+    }
+
+    fn fetch(&self) -> Result<()> {
+        JARS.fetch().map(drop)
+    }
+
+    fn prepare(&self, at: &Place) -> Result<()> {
+        write_config(at)?;
+        let mut format = java("128m", &at.dir)?;
+        format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID, "-c"]);
+        run({
+            format.arg(at.dir.join("broker.properties"));
+            format
+        })
+        .map(drop)
+    }
+
+    fn tasks(&self, at: &Place) -> Result<Vec<Task>> {
+        write_config(at)?;
+        let mut broker = java("384m", &at.dir)?;
+        broker.arg("kafka.Kafka").arg(at.dir.join("broker.properties")).current_dir(&at.data);
+        Ok(vec![Task { role: "broker".to_owned(), command: broker, port: at.port(0) }])
+    }
+
+    fn is_ready(&self, at: &Place) -> bool {
+        serves(at.port(0))
+    }
+
+    fn url(&self, at: &Place) -> String {
+        format!("127.0.0.1:{}", at.port(0))
+    }
+}
+
+fn write_config(at: &Place) -> Result<()> {
+    let text = BROKER
+        .replace("@BROKER_PORT@", &at.port(0).to_string())
+        .replace("@CONTROLLER_PORT@", &at.port(1).to_string())
+        .replace("@DATA@", &at.data.join("log").display().to_string());
+    std::fs::write(at.dir.join("broker.properties"), text)?;
+    std::fs::write(at.dir.join("log4j2.properties"), LOGGING)?;
+    Ok(())
+}
+
+fn java(heap: &str, dir: &std::path::Path) -> Result<Command> {
+    let mut java = command("java")?;
+    java.arg(format!("-Xmx{heap}")).args(["-Xms64m", "-XX:+UseSerialGC"]);
+    java.arg(format!("-Dlog4j2.configurationFile={}", dir.join("log4j2.properties").display()));
+    java.arg("-cp").arg(JARS.class_path());
+    Ok(java)
+}
+
+/// A Metadata request, version 1, for no topics. A broker that has not finished its start is
+/// still fenced and not in its own list, although it listens.
+fn serves(port: u16) -> bool {
+    let mut request: Vec<u8> = vec![0, 3, 0, 1, 0, 0, 0, 1, 0, 5];
+    request.extend_from_slice(b"semel");
+    request.extend_from_slice(&[0, 0, 0, 0]);
+    let mut framed = u32::try_from(request.len()).unwrap_or(0).to_be_bytes().to_vec();
+    framed.extend_from_slice(&request);
+    // Length, correlation id, number of brokers: four bytes each.
+    probe::ask(port, &framed, |answer| answer.len() >= 12)
+        .is_some_and(|answer| answer[8..12] > [0, 0, 0, 0][..])
+}
+
+/// Reads a topic from the beginning with Kafka's own console consumer, in another process and
+/// without a line of librdkafka: the independent judge of what was committed.
+///
+/// Stops after `max` messages, or when nothing more has come for a few seconds.
+pub fn console_consumer(
+    bootstrap: &str,
+    topic: &str,
+    read_committed: bool,
+    max: usize,
+) -> Result<Vec<String>> {
+    JARS.fetch()?;
+    // The broker may be somebody else's, so the logging's configuration may not be there yet.
+    let dir = super::instance::root().join("kafka");
+    std::fs::create_dir_all(&dir)?;
+    std::fs::write(dir.join("log4j2.properties"), LOGGING)?;
+    let mut consumer = java("128m", &dir)?;
+    consumer.args(["org.apache.kafka.tools.consumer.ConsoleConsumer", "--from-beginning"]);
+    consumer.args(["--bootstrap-server", bootstrap, "--topic", topic, "--timeout-ms", "5000"]);
+    consumer.arg("--max-messages").arg(max.to_string());
+    let isolation = if read_committed { "read_committed" } else { "read_uncommitted" };
+    consumer.args(["--isolation-level", isolation]);
+    let output = run(consumer).map_err(|error| Error::of(error, "Kafka's console consumer"))?;
+    Ok(output.lines().map(str::to_owned).collect())
+}

@@ -1,0 +1,67 @@
+//! MariaDB, for what speaks the protocol of MySQL.
+
+use super::error::Result;
+use super::recipe::{Need, Place, Recipe, Task, command, run};
+
+pub(super) struct Mariadb;
+
+impl Recipe for Mariadb {
+    fn needs(&self) -> &'static [Need] {
+        &[
+            Need { program: "mariadbd", package: "mariadb-server" },
+            Need { program: "mariadb-install-db", package: "mariadb-server" },
+            Need { program: "mariadb-admin", package: "mariadb-client" },
+        ]
+    }
+
+    fn ports(&self) -> usize {
+        1
+    }
+
+    fn prepare(&self, at: &Place) -> Result<()> {
+        let mut install = command("mariadb-install-db")?;
+        // Nothing of the machine's own configuration; a root without a password on loopback.
+        install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
+        install.arg(format!("--datadir={}", at.data.display()));
+        install.args(user()).current_dir(&at.data);
+        run(install).map(drop)
+    }
+
+    fn tasks(&self, at: &Place) -> Result<Vec<Task>> {
+        let port = at.port(0);
+        let mut command = command("mariadbd")?;
+        command.arg("--no-defaults").args(user()).current_dir(&at.data);
+        command.arg(format!("--datadir={}", at.data.display()));
+        command.arg(format!("--tmpdir={}", at.data.display()));
+        command.arg(format!("--port={port}"));
+        // Relative to the data: an absolute path may exceed the 107 bytes of a socket's address.
+        command.args(["--bind-address=127.0.0.1", "--socket=server.sock", "--pid-file=server.pid"]);
+        command.args(["--skip-name-resolve", "--innodb-buffer-pool-size=64M"]);
+        Ok(vec![Task { role: "server".to_owned(), command, port }])
+    }
+
+    fn assemble(&self, at: &Place) -> Result<()> {
+        client(at, "mariadb", &["-e", "CREATE DATABASE IF NOT EXISTS semel"])
+    }
+
+    fn is_ready(&self, at: &Place) -> bool {
+        client(at, "mariadb-admin", &["ping"]).is_ok()
+    }
+
+    fn url(&self, at: &Place) -> String {
+        format!("mysql://root@127.0.0.1:{}/semel", at.port(0))
+    }
+}
+
+fn client(at: &Place, program: &str, rest: &[&str]) -> Result<()> {
+    let mut command = command(program)?;
+    command.args(["--no-defaults", "--protocol=tcp", "-h", "127.0.0.1", "-u", "root"]);
+    command.arg("--connect-timeout=5").arg(format!("--port={}", at.port(0))).args(rest);
+    run(command).map(drop)
+}
+
+/// Root has to say that it means it. The instance is private and only on loopback, and another
+/// user could not reach a checkout in root's home.
+fn user() -> Option<&'static str> {
+    rustix::process::geteuid().is_root().then_some("--user=root")
+}

@@ -1,0 +1,135 @@
+//! Counts tests from what cargo prints, and finds the output of those that failed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Lines shown of what a failing binary said.
+const FAILURE_LINES_MAX: usize = 150;
+
+/// Sums over all test binaries of a run.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) ignored: usize,
+    /// The names of the tests that failed.
+    pub(crate) failures: Vec<String>,
+}
+
+impl Tally {
+    /// Adds what one run of `cargo test` printed.
+    pub(crate) fn add(&mut self, output: &str) {
+        for line in output.lines() {
+            if let Some(counts) = line.strip_prefix("test result: ") {
+                self.passed += number_before(counts, " passed");
+                self.failed += number_before(counts, " failed");
+                self.ignored += number_before(counts, " ignored");
+            } else if let Some(name) = failed_name(line) {
+                self.failures.push(name.to_owned());
+            }
+        }
+    }
+}
+
+fn failed_name(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+}
+
+fn number_before(counts: &str, word: &str) -> usize {
+    let Some((before, _)) = counts.split_once(word) else { return 0 };
+    before.rsplit([' ', '.', ';']).next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+/// The part of an output a person wants to see first: what failing tests printed, or the
+/// compiler's errors, or else the end.
+pub(crate) fn tail(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    let mut shown = Vec::new();
+    let mut inside = false;
+    for line in &lines {
+        // libtest prints the failures of a binary between these two lines.
+        inside = (inside || *line == "failures:") && !line.starts_with("test result:");
+        if inside {
+            shown.push(*line);
+        }
+    }
+    if shown.is_empty() {
+        let from = lines.iter().position(|line| line.starts_with("error")).unwrap_or(0);
+        let from = from.max(lines.len().saturating_sub(FAILURE_LINES_MAX));
+        shown.extend_from_slice(&lines[from..]);
+    }
+    if shown.len() > FAILURE_LINES_MAX {
+        shown.truncate(FAILURE_LINES_MAX);
+        shown.push("… (the rest is in the log)");
+    }
+    shown.join("\n")
+}
+
+/// The skip log: per service the number of tests that went without it, and the number of tests.
+pub(crate) fn skips(log: &str) -> (BTreeMap<String, usize>, usize) {
+    let lines: BTreeSet<(&str, &str)> = log.lines().filter_map(|line| line.split_once(' ')).collect();
+    let mut services = BTreeMap::new();
+    for (service, _) in &lines {
+        *services.entry((*service).to_owned()).or_insert(0) += 1;
+    }
+    // A test that needs two services skips at the first one it misses, so tests are not counted twice.
+    let tests: BTreeSet<&str> = lines.iter().map(|(_, test)| *test).collect();
+    (services, tests.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 3 tests
+test a::one ... ok
+test a::two ... FAILED
+test a::three ... ignored
+
+failures:
+
+---- a::two stdout ----
+thread 'a::two' panicked: 1 != 2
+
+failures:
+    a::two
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+running 12 tests
+test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s
+error: 1 target failed:
+";
+
+    #[test]
+    fn results_of_all_binaries_are_summed() {
+        let mut tally = Tally::default();
+        tally.add(OUTPUT);
+        tally.add("test result: ok. 100 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
+        assert_eq!((tally.passed, tally.failed, tally.ignored), (113, 1, 3));
+        assert_eq!(tally.failures, ["a::two"]);
+    }
+
+    #[test]
+    fn the_failing_test_is_shown_and_the_rest_is_not() {
+        let shown = tail(OUTPUT);
+        assert!(shown.contains("1 != 2"), "{shown}");
+        assert!(!shown.contains("running 12"), "{shown}");
+    }
+
+    #[test]
+    fn a_compiler_error_is_shown_from_its_beginning() {
+        let output = format!("   Compiling x\nerror[E0425]: not found\n{}", "  |\n".repeat(5));
+        assert!(tail(&output).starts_with("error[E0425]"));
+        let long = "line\n".repeat(1000);
+        assert_eq!(tail(&long).lines().count(), FAILURE_LINES_MAX);
+    }
+
+    #[test]
+    fn skips_are_counted_by_test_and_by_service() {
+        let (services, tests) = skips("kafka a\nkafka b\nredis a\nkafka a\n");
+        assert_eq!(services, BTreeMap::from([("kafka".to_owned(), 2), ("redis".to_owned(), 1)]));
+        assert_eq!(tests, 2);
+        assert_eq!(skips(""), (BTreeMap::new(), 0));
+    }
+}
