@@ -1,1 +1,4 @@
-//! Tests with real servers and real processes that are really killed.
+//! Tests with real servers and real processes that are really killed, and a simulation that does the same
+//! thousands of times in virtual time.
+
+pub mod simulation;

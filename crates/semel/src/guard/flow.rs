@@ -93,13 +93,8 @@ impl<S: Store> Guarded<S> {
         if self.policy.key_format == KeyFormat::Any {
             return Ok(());
         }
-        let now = match self.guard.inner.store.now().await {
-            Ok(now) => now,
-            Err(error) => {
-                self.metrics.store_error(Phase::Read);
-                return Err(GuardError::StoreUnavailable(error));
-            }
-        };
+        let now = self.ask(Phase::Read, self.guard.inner.store.now()).await;
+        let now = now.map_err(GuardError::StoreUnavailable)?;
         match self.policy.key_format.judge(intent.key(), self.policy.retention, now) {
             KeyAge::Fine => Ok(()),
             KeyAge::Expired => Err(GuardError::KeyExpired),
@@ -184,12 +179,12 @@ impl<S: Store> Guarded<S> {
         let seen = existing.record.head;
         while Instant::now() < deadline {
             tokio::time::sleep_until((Instant::now() + wait.pauses.next()).min(deadline)).await;
-            match self.guard.inner.store.get(id).await {
+            match self.ask(Phase::Read, self.guard.inner.store.get(id)).await {
                 // A renewal moves the lease, nothing else.
                 Ok(Some(record))
                     if record.head.state == State::InProgress && record.head.epoch == seen.epoch => {}
                 Ok(_) => return,
-                Err(_) => self.metrics.store_error(Phase::Read),
+                Err(_) => {}
             }
         }
     }

@@ -89,7 +89,7 @@ impl<S: Store> Guarded<S> {
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
         let retention = self.policy.retention;
         let decide = Decide { seen, ruling, outcome, retention, by, why };
-        match self.guard.inner.store.decide(id, decide).await {
+        match self.ask(Phase::Decide, self.guard.inner.store.decide(id, decide)).await {
             Ok(Decided::Recorded) => {
                 self.metrics.recovery(status);
                 LookedUp::Decided
@@ -99,7 +99,6 @@ impl<S: Store> Guarded<S> {
                 LookedUp::Decided
             }
             Err(error) => {
-                self.metrics.store_error(Phase::Decide);
                 tracing::warn!(operation = self.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
                 LookedUp::Held(None)
             }

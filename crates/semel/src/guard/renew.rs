@@ -14,21 +14,24 @@ impl<S: Store> Guarded<S> {
         let mut pause = lease / 3;
         loop {
             tokio::time::sleep(pause).await;
-            let renewal = self.guard.inner.store.renew(ticket, millis(lease));
-            match tokio::time::timeout(self.guard.inner.limits.store_timeout.min(lease), renewal).await {
-                Ok(Ok(Renewed::Until(_))) => pause = lease / 3,
-                Ok(Ok(Renewed::Stale)) => {
+            match self.ask(Phase::Renew, self.guard.inner.store.renew(ticket, millis(lease))).await {
+                Ok(Renewed::Until(_)) => pause = lease / 3,
+                Ok(Renewed::Stale) => {
                     self.metrics.lease_lost();
-                    tracing::warn!(operation = self.operation.as_str(), id = ?ticket.id, "the claim was lost while the work goes on");
+                    tracing::warn!(
+                        operation = self.operation.as_str(),
+                        id = ?ticket.id,
+                        "the claim was lost while the work goes on"
+                    );
                     return;
                 }
-                Ok(Err(error)) => {
-                    self.metrics.store_error(Phase::Renew);
-                    tracing::warn!(operation = self.operation.as_str(), id = ?ticket.id, %error, "the lease could not be renewed");
-                    pause = lease / 10;
-                }
-                Err(_) => {
-                    self.metrics.store_error(Phase::Renew);
+                Err(error) => {
+                    tracing::warn!(
+                        operation = self.operation.as_str(),
+                        id = ?ticket.id,
+                        %error,
+                        "the lease could not be renewed"
+                    );
                     pause = lease / 10;
                 }
             }

@@ -1,5 +1,6 @@
 //! Claims in doubt and outcomes that could not be recorded: tried until they are known.
 
+use std::future::Future;
 use std::time::Duration;
 
 use super::answer::Answer;
@@ -26,34 +27,40 @@ fn pause(attempt: u32) -> Duration {
     longest.mul_f64(0.5 + fastrand::f64() * 0.5)
 }
 
-fn timed_out(what: &str, limit: Duration) -> StoreError {
-    let message = format!("the store did not answer the {what} within {limit:?}");
-    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
-}
-
 fn kept(outcome: Outcome) -> Outcome {
     if outcome.fits() { outcome } else { outcome.tombstone() }
 }
 
 impl<S: Store> Guarded<S> {
+    /// One request to the store: bounded, and counted when it fails. No answer in time is doubt.
+    pub(super) async fn ask<T>(
+        &self,
+        phase: Phase,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limits = &self.guard.inner.limits;
+        let limit = if phase == Phase::Finish { limits.finish_wait } else { limits.store_timeout };
+        let result = tokio::time::timeout(limit, request).await.unwrap_or_else(|_| {
+            let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
+            Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
+        });
+        if result.is_err() {
+            self.metrics.store_error(phase);
+        }
+        result
+    }
+
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
     /// that went through unseen is given to its owner once more.
     pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let limit = self.guard.inner.limits.store_timeout;
         let mut tries = 0;
         loop {
             tries += 1;
-            let asked = tokio::time::timeout(limit, self.guard.inner.store.claim(claim.clone())).await;
-            let error = match asked {
-                Ok(Ok(claimed)) => return Ok(claimed),
-                Ok(Err(error)) => error,
-                Err(_) => timed_out("claim", limit),
-            };
-            self.metrics.store_error(Phase::Claim);
-            if !error.may_retry() || tries == CLAIM_TRIES {
-                return Err(error);
+            match self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
+                Ok(claimed) => return Ok(claimed),
+                Err(error) if !error.may_retry() || tries == CLAIM_TRIES => return Err(error),
+                Err(_) => tokio::time::sleep(pause(0)).await,
             }
-            tokio::time::sleep(pause(0)).await;
         }
     }
 
@@ -61,15 +68,15 @@ impl<S: Store> Guarded<S> {
     /// run out and leave an intent uncertain that never started.
     async fn give_back(&self, claim: Claim) {
         for attempt in 0..SETTLE_TRIES {
-            match self.guard.inner.store.claim(claim.clone()).await {
+            match self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
                 Ok(Claimed::Run(ticket)) => {
                     let release = Finish::release(self.policy.retention);
-                    if self.guard.inner.store.finish(ticket, release).await.is_ok() {
+                    if self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, release)).await.is_ok() {
                         return;
                     }
                 }
                 Ok(_) => return,
-                Err(_) => self.metrics.store_error(Phase::Claim),
+                Err(_) => {}
             }
             tokio::time::sleep(pause(attempt)).await;
         }
@@ -91,7 +98,7 @@ impl<S: Store> Guarded<S> {
         self.guard.spawn(async move {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
-                match this.guard.inner.store.claim(claim.clone()).await {
+                match this.ask(Phase::Claim, this.guard.inner.store.claim(claim.clone())).await {
                     Ok(Claimed::Run(ticket)) => {
                         let outcome = outcome.map(kept);
                         let finish = Finish { verdict, outcome, retention: this.policy.retention };
@@ -100,7 +107,7 @@ impl<S: Store> Guarded<S> {
                     }
                     // Somebody else ran it too: what an open policy accepts.
                     Ok(_) => break,
-                    Err(_) if started.elapsed() < UNRECORDED_MAX => this.metrics.store_error(Phase::Claim),
+                    Err(_) if started.elapsed() < UNRECORDED_MAX => {}
                     Err(_) => {
                         this.metrics.finalize(FinishStatus::Lost);
                         break;
@@ -132,14 +139,11 @@ impl<S: Store> Guarded<S> {
         // Too large to keep is known beforehand: the tombstone says "done, body not kept".
         let outcome = outcome.map(kept);
         let finish = Finish { verdict, outcome, retention: self.policy.retention };
-        let limit = self.guard.inner.limits.finish_wait;
-        let asked = tokio::time::timeout(limit, self.guard.inner.store.finish(ticket, finish.clone())).await;
+        let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
         let error = match asked {
-            Ok(Ok(finished)) => return self.finished(intent, ticket, finished).await,
-            Ok(Err(error)) => error,
-            Err(_) => timed_out("finish", limit),
+            Ok(finished) => return self.finished(intent, ticket, finished).await,
+            Err(error) => error,
         };
-        self.metrics.store_error(Phase::Finish);
         tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
         self.finish_later(intent, ticket, finish);
         Recorded::NotYet
@@ -165,18 +169,13 @@ impl<S: Store> Guarded<S> {
 
     /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
     async fn superseded(&self, ticket: Ticket) -> Recorded {
-        let limit = self.guard.inner.limits.store_timeout;
-        match tokio::time::timeout(limit, self.guard.inner.store.get(ticket.id)).await {
-            Ok(Ok(Some(record))) => match (record.head.state, record.outcome) {
+        match self.ask(Phase::Read, self.guard.inner.store.get(ticket.id)).await {
+            Ok(Some(record)) => match (record.head.state, record.outcome) {
                 (State::Completed, Some(outcome)) => Recorded::Instead(Verdict::Completed, outcome),
                 (State::FailedFinal, Some(outcome)) => Recorded::Instead(Verdict::FailedFinal, outcome),
                 _ => Recorded::NotYet,
             },
-            Ok(Ok(None)) => Recorded::NotYet,
-            Ok(Err(_)) | Err(_) => {
-                self.metrics.store_error(Phase::Read);
-                Recorded::NotYet
-            }
+            Ok(None) | Err(_) => Recorded::NotYet,
         }
     }
 
@@ -200,22 +199,18 @@ impl<S: Store> Guarded<S> {
 
     async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
         let started = tokio::time::Instant::now();
-        let limit = self.guard.inner.limits.store_timeout;
         for attempt in 0.. {
             if attempt > 0 {
                 tokio::time::sleep(pause(attempt - 1)).await;
             }
-            let asked =
-                tokio::time::timeout(limit, self.guard.inner.store.finish(ticket, finish.clone())).await;
+            let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
             let error = match asked {
-                Ok(Ok(finished)) => {
+                Ok(finished) => {
                     self.finished(intent, ticket, finished).await;
                     return;
                 }
-                Ok(Err(error)) => error,
-                Err(_) => timed_out("finish", limit),
+                Err(error) => error,
             };
-            self.metrics.store_error(Phase::Finish);
             let hopeless = error.kind() == ErrorKind::Closed || started.elapsed() >= UNRECORDED_MAX;
             if hopeless {
                 self.metrics.finalize(FinishStatus::Lost);
