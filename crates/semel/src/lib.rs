@@ -1,4 +1,6 @@
 //! Exactly-once effects on at-least-once rails.
+#[cfg(feature = "conformance")]
+pub mod conformance;
 #[cfg_attr(not(feature = "crash-points"), allow(unused))]
 pub mod crash;
 pub mod guard;

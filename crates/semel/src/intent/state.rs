@@ -229,6 +229,9 @@ impl Step {
     }
 }
 
+/// What [`step`] is: who decides. Tests put a function with a planted bug in its place.
+pub type Decider = fn(Option<&Head>, &Event, StoreTime) -> Step;
+
 /// Decides. All stores do what this function says; those that decide in SQL or Lua are tested against it.
 pub fn step(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
     match *event {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::StoreTime;
-use crate::intent::state::{Answer, Change, Event, step};
+use crate::intent::state::{Answer, Change, Decider, Event, step};
 
 const SHARDS: usize = 64;
 
@@ -42,6 +42,7 @@ struct Inner {
     records: AtomicUsize,
     records_max: usize,
     clock: Clock,
+    step: Decider,
 }
 
 /// An [`IntentId`] is a digest: its first bytes are as good a hash as any.
@@ -73,7 +74,7 @@ impl MemoryStore {
     pub fn with_clock(clock: impl Fn() -> StoreTime + Send + Sync + 'static) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (epoch, records) = (AtomicU64::new(0), AtomicUsize::new(0));
-        let inner = Inner { shards, epoch, records, records_max: RECORDS_MAX, clock: Arc::new(clock) };
+        let inner = Inner { shards, epoch, records, records_max: RECORDS_MAX, clock: Arc::new(clock), step };
         Self { inner: Arc::new(inner) }
     }
 
@@ -82,6 +83,16 @@ impl MemoryStore {
     pub fn records_max(mut self, records_max: usize) -> Self {
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             inner.records_max = records_max;
+        }
+        self
+    }
+
+    /// Decides with another function than [`step`]: the suite of laws has to be seen to fail. Only before the
+    /// store is shared.
+    #[doc(hidden)]
+    pub fn deciding_with(mut self, step: Decider) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.inner) {
+            inner.step = step;
         }
         self
     }
@@ -121,7 +132,7 @@ impl MemoryStore {
             );
             return Err(StoreError::new(ErrorKind::Full, Fate::NotApplied, message));
         }
-        let (step, after) = on_claim(before, claim, self.fresh(), now);
+        let (step, after) = on_claim(self.inner.step, before, claim, self.fresh(), now);
         let record = match (after, entry) {
             (Some(record), entry) => {
                 if absent {
@@ -145,7 +156,7 @@ impl MemoryStore {
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Renewed::Stale };
         let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
-        match step(Some(&record.head), &event, self.clock()).change {
+        match (self.inner.step)(Some(&record.head), &event, self.clock()).change {
             Change::Put(head) => {
                 record.head = head;
                 Renewed::Until(head.lease_until)
@@ -158,7 +169,7 @@ impl MemoryStore {
         check_size(finish.outcome.as_ref())?;
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Ok(Finished::Stale) };
-        Ok(match on_finish(record, ticket, finish, self.clock()).answer {
+        Ok(match on_finish(self.inner.step, record, ticket, finish, self.clock()).answer {
             Answer::Done => Finished::Recorded,
             Answer::Already => Finished::Already,
             _ => Finished::Stale,
@@ -170,7 +181,7 @@ impl MemoryStore {
         let mut shard = self.shard(id);
         let now = self.clock();
         let Some(record) = shard.get_mut(id) else { return Ok(Decided::Stale) };
-        Ok(match on_decide(record, decide, self.fresh(), now).answer {
+        Ok(match on_decide(self.inner.step, record, decide, self.fresh(), now).answer {
             Answer::Done => Decided::Recorded,
             Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
             _ => Decided::Stale,
@@ -202,8 +213,8 @@ impl MemoryStore {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let now = self.clock();
             shard.retain(|_, record| {
-                let expired =
-                    swept < limit && step(Some(&record.head), &Event::Sweep, now).change == Change::Remove;
+                let step = |head| (self.inner.step)(Some(head), &Event::Sweep, now);
+                let expired = swept < limit && step(&record.head).change == Change::Remove;
                 swept += usize::from(expired);
                 !expired
             });

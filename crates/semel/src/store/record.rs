@@ -3,7 +3,7 @@
 use crate::intent::identity::Intent;
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
-use crate::intent::state::{Change, Event, Head, Ruling, State, Step, step};
+use crate::intent::state::{Change, Decider, Event, Head, Ruling, State, Step};
 
 use super::{Claim, Decide, Existing, Finish, Ticket};
 use crate::intent::identity::Epoch;
@@ -96,8 +96,10 @@ impl Record {
     }
 }
 
-/// The stores that decide in Rust change their records here, so that all of them do the same.
+/// The stores that decide in Rust change their records here, so that all of them do the same. `step` is
+/// [`step`](crate::intent::state::step), except where a test plants a bug.
 pub(super) fn on_claim(
+    step: Decider,
     before: Option<&Record>,
     claim: &Claim,
     fresh: Epoch,
@@ -127,7 +129,13 @@ pub(super) fn on_claim(
 }
 
 /// As [`on_claim`], for an owner's outcome. The record is changed in place.
-pub(super) fn on_finish(record: &mut Record, ticket: &Ticket, finish: Finish, now: StoreTime) -> Step {
+pub(super) fn on_finish(
+    step: Decider,
+    record: &mut Record,
+    ticket: &Ticket,
+    finish: Finish,
+    now: StoreTime,
+) -> Step {
     let event = Event::Finish {
         owner: ticket.owner,
         epoch: ticket.epoch,
@@ -144,7 +152,13 @@ pub(super) fn on_finish(record: &mut Record, ticket: &Ticket, finish: Finish, no
 }
 
 /// As [`on_claim`], for a decision. The record is changed in place.
-pub(super) fn on_decide(record: &mut Record, decide: &Decide, fresh: Epoch, now: StoreTime) -> Step {
+pub(super) fn on_decide(
+    step: Decider,
+    record: &mut Record,
+    decide: &Decide,
+    fresh: Epoch,
+    now: StoreTime,
+) -> Step {
     let event =
         Event::Decide { seen: decide.seen, ruling: decide.ruling, retention: decide.retention, fresh };
     let step = step(Some(&record.head), &event, now);
