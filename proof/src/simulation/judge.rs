@@ -119,6 +119,25 @@ pub struct Report {
     pub crashes: u32,
 }
 
+impl Report {
+    /// Adds another history's figures.
+    pub fn add(&mut self, other: &Self) {
+        self.effects += other.effects;
+        self.replays += other.replays;
+        self.uncertain += other.uncertain;
+        self.decided += other.decided;
+        self.crashes += other.crashes;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { effects, replays, uncertain, decided, crashes } = self;
+        write!(f, "{effects} effects, none twice; {replays} replays; {crashes} crashes; ")?;
+        write!(f, "{decided} decisions; {uncertain} left in doubt, as they must be")
+    }
+}
+
 /// A law that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
