@@ -1,1 +1,255 @@
 //! The embedded default: one SQLite file.
+//!
+//! ```text
+//!  callers ──▶ queue ──▶ writer ──▶ one commit for all that waited ──▶ answers
+//!     │                    ▲ └── lets the log grow; between commits copies the short rest of it
+//!     │                    │
+//!     │              checkpointer: copies the log into the file, beside the writer
+//!     └──────▶ readers (get, list): connections of their own, never behind a commit
+//! ```
+//!
+//! - **Durable before acknowledged**: write-ahead log, `synchronous=FULL`, both looked at after opening.
+//! - **Several processes** may use one file on one machine. They stay correct but take turns at writing, so
+//!   latencies grow. Keep leases much longer than [`busy_timeout`](SqliteOptions::busy_timeout).
+//! - **The clock** is the machine's; within a process it never runs backwards.
+//! - **Look inside** with the ordinary tool: `sqlite3 semel.db 'SELECT * FROM intents LIMIT 10'`. Back up with
+//!   its `.backup` or `VACUUM INTO`, never by copying the file alone while it is in use.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use self::checkpoint::{Log, Tender};
+use self::clock::{Clock, MS_MAX};
+use self::command::{Ask, Command, Finishing, Work};
+use self::options::File;
+use self::queue::Queue;
+use self::reader::Look;
+use self::writer::Writer;
+use super::memory::check_size;
+use super::{
+    Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed, Store,
+    StoreError, Ticket,
+};
+use crate::intent::identity::IntentId;
+use crate::intent::policy::{Retention, StoreTime};
+
+mod checkpoint;
+mod clock;
+mod command;
+mod error;
+mod open;
+mod options;
+mod queue;
+mod reader;
+mod row;
+pub mod schema;
+mod transaction;
+mod writer;
+
+pub use options::SqliteOptions;
+
+/// How long dropping the last handle waits for the threads to put the file in order.
+const DROP_WAIT: Duration = Duration::from_secs(10);
+
+/// Remembers in one SQLite file. Cheap to clone; the file is closed with the last clone.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("semel.db");
+/// use semel::store::{Store, sqlite::SqliteStore};
+///
+/// let store = SqliteStore::open(&path).await?;
+/// assert!(store.capabilities().durable);
+/// store.close().await;
+/// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    file: Arc<File>,
+    clock: Arc<Clock>,
+    commits: Arc<AtomicU64>,
+    log: Arc<Log>,
+    writer: Queue<Work>,
+    // Two, so that looking up one record never waits for somebody's walk through millions.
+    gets: Queue<Look>,
+    lists: Queue<Look>,
+    // Last, and therefore dropped after the queues, whose end is what ends the threads.
+    threads: Threads,
+}
+
+/// The far end of the threads' life: the writer ends last, and both of these with it.
+struct Threads {
+    ended: watch::Receiver<()>,
+    gone: Mutex<blocking::Receiver<()>>,
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        // The threads never wait for us; this is as long as what they have queued takes, plus a checkpoint.
+        let gone = self.gone.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = gone.recv_timeout(DROP_WAIT);
+    }
+}
+
+impl SqliteStore {
+    /// Opens the file, and makes it if it is not there.
+    ///
+    /// A file that is not semel's, or was written by a newer semel, is refused and left as it is.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Self::options().open(path).await
+    }
+
+    /// Opens with other bounds than the usual ones.
+    pub fn options() -> SqliteOptions {
+        SqliteOptions::default()
+    }
+
+    async fn open_with(options: SqliteOptions, path: &Path) -> Result<Self, StoreError> {
+        let file = Arc::new(options.file(path)?);
+        let to_open = Arc::clone(&file);
+        let (main, for_gets, for_lists) = open::in_thread(move || {
+            let (main, _) = open::connect(&to_open)?;
+            Ok((main, open::reconnect_reader(&to_open)?, open::reconnect_reader(&to_open)?))
+        })
+        .await?;
+
+        let clock = options.clock;
+        let (gets, to_get) = Queue::new(options.queue_max, options.queue_wait);
+        let (lists, to_list) = Queue::new(options.queue_max, options.queue_wait);
+        let mut others = Vec::new();
+        for (name, queue, connection) in [("get", to_get, for_gets), ("list", to_list, for_lists)] {
+            let (file, clock) = (Arc::clone(&file), Arc::clone(&clock));
+            others.push(open::spawn(name, move || reader::run(&file, &clock, queue, connection))?);
+        }
+
+        let log = Arc::new(Log::default());
+        let (wake, woken) = blocking::sync_channel(1);
+        let (file_to_copy, log_to_copy) = (Arc::clone(&file), Arc::clone(&log));
+        others.push(open::spawn("checkpoint", move || checkpoint::run(&file_to_copy, &log_to_copy, &woken))?);
+
+        let commits = Arc::new(AtomicU64::new(0));
+        let (writer, to_write) = Queue::new(options.queue_max, options.queue_wait);
+        let (end, ended) = watch::channel(());
+        let (going, gone) = blocking::channel();
+        let mut thread = Writer::new(
+            Arc::clone(&file),
+            Arc::clone(&clock),
+            to_write,
+            options.batch_max,
+            Tender::new(Arc::clone(&log), wake, options.checkpoint_pages),
+            Arc::clone(&commits),
+        );
+        open::spawn("writer", move || {
+            // Dropped however this thread ends: nobody waits for a writer that is gone.
+            let _ends = (end, going);
+            thread.run(main);
+            thread.end(others);
+        })?;
+        let threads = Threads { ended, gone: Mutex::new(gone) };
+        Ok(Self { inner: Arc::new(Inner { file, clock, commits, log, writer, gets, lists, threads }) })
+    }
+
+    /// Answers what was asked before, takes nothing more (also from clones), and puts the file in order:
+    /// afterwards there is one file, without its log. Dropping the last clone does the same, but makes its
+    /// thread wait.
+    pub async fn close(&self) {
+        self.inner.writer.put_last(Work::Close).await;
+        self.inner.gets.put_last(Look::Close).await;
+        self.inner.lists.put_last(Look::Close).await;
+        let mut ended = self.inner.threads.ended.clone();
+        while ended.changed().await.is_ok() {}
+    }
+
+    /// How many transactions this handle's writer has committed.
+    #[doc(hidden)]
+    pub fn commits(&self) -> u64 {
+        self.inner.commits.load(Ordering::Relaxed)
+    }
+
+    /// How many pages the write-ahead log had after the last commit.
+    #[doc(hidden)]
+    pub fn log_pages(&self) -> u32 {
+        self.inner.log.pages()
+    }
+
+    async fn command<Q, A>(
+        &self,
+        request: Q,
+        kind: impl FnOnce(Ask<Q, A>) -> Command,
+    ) -> Result<A, StoreError> {
+        self.inner.writer.ask(|reply| Work::Command(Box::new(kind(Ask::new(request, reply))))).await
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.inner.file.path).finish_non_exhaustive()
+    }
+}
+
+/// A time that ends after SQLite's integers do ends with them.
+fn bounded(retention: Retention) -> Retention {
+    match retention {
+        Retention::Ms(ms) => Retention::Ms(ms.min(MS_MAX)),
+        Retention::Forever => Retention::Forever,
+    }
+}
+
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: true, shared: true, same_tx: false }
+    }
+
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        Ok(self.inner.clock.now())
+    }
+
+    async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
+        claim.lease_ms = claim.lease_ms.min(MS_MAX);
+        self.command(claim, Command::Claim).await
+    }
+
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        self.command((ticket, lease_ms.min(MS_MAX)), Command::Renew).await
+    }
+
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        check_size(finish.outcome.as_ref())?;
+        let finishing = Finishing {
+            ticket,
+            verdict: finish.verdict,
+            retention: bounded(finish.retention),
+            outcome: finish.outcome.map(|outcome| outcome.encode()),
+        };
+        self.command(finishing, Command::Finish).await
+    }
+
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.inner.gets.ask(|reply| Look::Get(id, reply)).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        reader::check_cursor(&filter)?;
+        self.inner.lists.ask(|reply| Look::List(Box::new(filter), reply)).await
+    }
+
+    async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {
+        check_size(decide.outcome.as_ref())?;
+        decide.retention = bounded(decide.retention);
+        self.command((id, decide), Command::Decide).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.inner.writer.ask(|reply| Work::Sweep(limit, reply)).await
+    }
+}

@@ -1,0 +1,81 @@
+//! What the writer is asked, and how it answers.
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use crate::intent::identity::IntentId;
+use crate::intent::outcome::Verdict;
+use crate::intent::policy::Retention;
+use crate::store::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
+
+pub(super) type Reply<A> = oneshot::Sender<Result<A, StoreError>>;
+
+/// A request, the answer once it is known, and the one who waits for it.
+pub(super) struct Ask<Q, A> {
+    pub(super) request: Q,
+    /// What is said when the commit is durable. Nobody hears it before.
+    pub(super) answer: Option<A>,
+    reply: Reply<A>,
+}
+
+impl<Q, A> Ask<Q, A> {
+    pub(super) fn new(request: Q, reply: Reply<A>) -> Self {
+        Self { request, answer: None, reply }
+    }
+
+    /// Says what was decided. Whoever asked may be gone; that changes nothing.
+    fn tell(self) {
+        if let Some(answer) = self.answer {
+            let _ = self.reply.send(Ok(answer));
+        }
+    }
+
+    pub(super) fn refuse(self, error: StoreError) {
+        let _ = self.reply.send(Err(error));
+    }
+}
+
+/// An owner's outcome, encoded by the one who asks: the writer's time is everybody's.
+pub(super) struct Finishing {
+    pub(super) ticket: Ticket,
+    pub(super) verdict: Verdict,
+    pub(super) retention: Retention,
+    pub(super) outcome: Option<Bytes>,
+}
+
+/// What one transaction may hold many of.
+pub(super) enum Command {
+    Claim(Ask<Claim, Claimed>),
+    Renew(Ask<(Ticket, u64), Renewed>),
+    Finish(Ask<Finishing, Finished>),
+    Decide(Ask<(IntentId, Decide), Decided>),
+}
+
+impl Command {
+    pub(super) fn tell(self) {
+        match self {
+            Self::Claim(ask) => ask.tell(),
+            Self::Renew(ask) => ask.tell(),
+            Self::Finish(ask) => ask.tell(),
+            Self::Decide(ask) => ask.tell(),
+        }
+    }
+
+    pub(super) fn refuse(self, error: StoreError) {
+        match self {
+            Self::Claim(ask) => ask.refuse(error),
+            Self::Renew(ask) => ask.refuse(error),
+            Self::Finish(ask) => ask.refuse(error),
+            Self::Decide(ask) => ask.refuse(error),
+        }
+    }
+}
+
+/// What the writer's queue holds.
+pub(super) enum Work {
+    Command(Box<Command>),
+    /// Forget up to so many.
+    Sweep(usize, Reply<usize>),
+    /// Take nothing more, and end.
+    Close,
+}

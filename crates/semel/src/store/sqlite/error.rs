@@ -1,0 +1,128 @@
+//! What SQLite's errors mean for a request, in one line that says what to do.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// What can go wrong on a connection, before it is known what that means for whom.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// SQLite's own error, or a row we cannot read.
+    Sqlite(rusqlite::Error),
+    /// We do not take this file; the text goes on after its path.
+    Refused(String),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+pub(super) fn refused(why: String) -> Trouble {
+    Trouble::Refused(why)
+}
+
+/// A stored value no semel wrote.
+pub(super) fn unreadable(column: usize, why: impl Into<String>) -> rusqlite::Error {
+    let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
+    rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why)
+}
+
+impl Trouble {
+    fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Self::Sqlite(error) => error.sqlite_error_code(),
+            Self::Refused(_) => None,
+        }
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.code() == Some(ErrorCode::DiskFull)
+    }
+
+    /// It concerns one row or one value; the rest of the transaction is as good as before.
+    pub(super) fn is_of_one_request(&self) -> bool {
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => {
+                matches!(error.code, ErrorCode::ConstraintViolation | ErrorCode::TooBig)
+            }
+            Self::Sqlite(_) => true,
+            Self::Refused(_) => false,
+        }
+    }
+
+    /// After this the connection's idea of the file is not to be trusted.
+    pub(super) fn needs_new_connection(&self) -> bool {
+        !self.is_of_one_request() && !self.is_busy() && !self.is_full()
+    }
+
+    /// Says it to the one who asked.
+    pub(super) fn explain(&self, path: &Path, fate: Fate) -> StoreError {
+        let path = path.display();
+        let error = match self {
+            Self::Sqlite(error) => error,
+            Self::Refused(why) => {
+                return StoreError::new(ErrorKind::Misconfigured, fate, format!("{path} {why}"));
+            }
+        };
+        let (kind, message) = match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => (
+                ErrorKind::Unavailable,
+                format!("{path} is locked by another process; retry, or end the one that holds it"),
+            ),
+            Some(ErrorCode::DiskFull) => {
+                (ErrorKind::Full, format!("no room left for {path}; free some on its disk, then retry"))
+            }
+            Some(ErrorCode::NotADatabase) => (
+                ErrorKind::Corrupt,
+                format!("{path} is not an SQLite database; name another path, or restore it from a backup"),
+            ),
+            Some(ErrorCode::DatabaseCorrupt) => (
+                ErrorKind::Corrupt,
+                format!("{path} is damaged; stop, keep a copy, and restore it from a backup"),
+            ),
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
+                ErrorKind::Misconfigured,
+                format!("{path} cannot be written; make it and its directory writable for this user"),
+            ),
+            Some(ErrorCode::CannotOpen) => (
+                ErrorKind::Unavailable,
+                format!("{path} cannot be opened; check that its directory exists and is writable"),
+            ),
+            Some(ErrorCode::TooBig) => {
+                (ErrorKind::TooLarge, format!("the record is larger than {path} takes"))
+            }
+            // Our statements break no constraint of our tables, and our rows read back.
+            Some(ErrorCode::ConstraintViolation) | None => {
+                (ErrorKind::Corrupt, format!("a record in {path} makes no sense; look at it with sqlite3"))
+            }
+            Some(_) => (ErrorKind::Unavailable, format!("{path} cannot be used; check its disk, then retry")),
+        };
+        // In words only: a driver's types are not for callers, and a failed commit has many of them.
+        StoreError::new(kind, fate, message).with_source(error.to_string())
+    }
+}
+
+/// The thread that had the request is gone, and with it the answer.
+pub(super) fn answer_lost() -> StoreError {
+    let message = "the SQLite store stopped working in the middle of a request; restart the process";
+    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+}
+
+/// The store takes no more requests.
+pub(super) fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Closed, Fate::NotApplied, "the SQLite store is closed; open it again")
+}
+
+/// A queue was full for too long.
+pub(super) fn queue_full(requests: usize) -> StoreError {
+    let message = format!("{requests} requests are waiting for the SQLite store; retry later, or send fewer");
+    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
+}

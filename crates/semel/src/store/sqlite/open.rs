@@ -1,0 +1,171 @@
+//! Opening the file: what it must be, and how each connection is set up.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, MAIN_DB, OpenFlags};
+use tokio::sync::oneshot;
+
+use super::error::{Trouble, answer_lost, refused};
+use super::options::File;
+use super::schema;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// Pages of memory the writer's connection may use; the random inserts into the unique index want them.
+const WRITER_CACHE_KIB: i64 = 16 * 1024;
+
+/// The path as SQLite gets it. Absolute, because the process may change its directory, and because SQLite
+/// reads a meaning into names such as `:memory:` and `file:x`.
+pub(super) fn full_path(path: &Path) -> Result<PathBuf, StoreError> {
+    std::path::absolute(path).map_err(|error| {
+        let message = format!("{:?} is not a path of a file; name one, such as semel.db", path.display());
+        StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).with_source(error)
+    })
+}
+
+/// Runs what blocks on a thread of its own.
+pub(super) async fn in_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let (reply, answer) = oneshot::channel();
+    spawn("open", move || {
+        let _ = reply.send(work());
+    })?;
+    answer.await.unwrap_or_else(|_| Err(answer_lost()))
+}
+
+pub(super) fn spawn(
+    name: &str,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, StoreError> {
+    thread::Builder::new().name(format!("semel-sqlite-{name}")).spawn(work).map_err(|error| {
+        let message = "no thread could be started for the SQLite store; raise the limit of threads";
+        StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error)
+    })
+}
+
+/// The first connection: checks the file, makes or upgrades its tables, and tells the version it had.
+pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
+    look(file)?;
+    let connect = || {
+        let mut connection = bare(file, file.create)?;
+        // Before anything is changed: a file of somebody else's must stay as it is.
+        schema::standing(&connection)?;
+        write_ahead(&connection, file.busy_timeout)?;
+        set_up(&connection, file)?;
+        let before = schema::bring_up(&mut connection)?;
+        Ok((connection, before))
+    };
+    connect().map_err(|trouble: Trouble| trouble.explain(&file.path, Fate::NotApplied))
+}
+
+/// A further connection to a file that [`connect`] has opened. It makes no new file: one that has vanished
+/// is an error, not an empty store.
+pub(super) fn reconnect(file: &File) -> Result<Connection, StoreError> {
+    let reconnect = || {
+        let connection = bare(file, false)?;
+        set_up(&connection, file)?;
+        match schema::standing(&connection)? {
+            schema::Standing::Ours(_) => Ok(connection),
+            schema::Standing::New => Err(refused("is empty now; was it replaced?".into())),
+        }
+    };
+    reconnect().map_err(|trouble: Trouble| trouble.explain(&file.path, Fate::NotApplied))
+}
+
+/// For a connection that only reads.
+pub(super) fn reconnect_reader(file: &File) -> Result<Connection, StoreError> {
+    let connection = reconnect(file)?;
+    connection
+        .pragma_update(None, "query_only", true)
+        .map_err(|error| Trouble::from(error).explain(&file.path, Fate::NotApplied))?;
+    Ok(connection)
+}
+
+/// SQLite says "unable to open database file" for all of these.
+fn look(file: &File) -> Result<(), StoreError> {
+    let path = &file.path;
+    let wrong = |why: String| Err(refused(why).explain(path, Fate::NotApplied));
+    let directory = path.parent().unwrap_or(path);
+    if path.is_dir() {
+        return wrong("is a directory; name a file in it, such as semel.db".into());
+    }
+    match std::fs::metadata(directory) {
+        Ok(found) if !found.is_dir() => {
+            return wrong(format!("cannot be made: {} is not a directory", directory.display()));
+        }
+        Err(error) => {
+            return wrong(format!(
+                "cannot be made: {} cannot be used ({error}); create that directory first",
+                directory.display()
+            ));
+        }
+        Ok(_) => {}
+    }
+    if !file.create && !path.exists() {
+        return wrong("does not exist; check the path, or create it with `semel migrate`".into());
+    }
+    Ok(())
+}
+
+fn bare(file: &File, create: bool) -> Result<Connection, Trouble> {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+    let connection = Connection::open_with_flags(&file.path, flags)?;
+    connection.busy_timeout(file.busy_timeout)?;
+    // Where it may not write, SQLite opens for reading and says nothing.
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(refused("cannot be written; make it and its directory writable for this user".into()));
+    }
+    Ok(connection)
+}
+
+/// Switches to write-ahead logging and looks whether that worked. The switch takes a lock that does not
+/// heed the busy timeout, so whoever opens a new file at the same moment is waited for here.
+fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), Trouble> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let set: Result<String, Trouble> = connection
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+            .map_err(Trouble::from);
+        match set {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) => {
+                return Err(refused(format!(
+                    "cannot have a write-ahead log (its journal stays {mode:?}); put it on a local disk"
+                )));
+            }
+            Err(trouble) if trouble.is_busy() && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(trouble) => return Err(trouble),
+        }
+    }
+}
+
+fn set_up(connection: &Connection, file: &File) -> Result<(), Trouble> {
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    // macOS: without it a flush ends in the drive's cache. Elsewhere it means nothing.
+    connection.pragma_update(None, "fullfsync", true)?;
+    // Checkpoints are the business of checkpoint.rs, not of whoever happens to commit.
+    connection.pragma_update_and_check(None, "wal_autocheckpoint", 0, |_| Ok(()))?;
+    // A log that once grew large is cut when it starts over.
+    let log_bytes_max = i64::from(file.checkpoint_pages) * 4 * 4096;
+    connection.pragma_update_and_check(None, "journal_size_limit", log_bytes_max, |_| Ok(()))?;
+    connection.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    connection.set_prepared_statement_cache_capacity(32);
+    if let Some(pages) = file.pages_max {
+        connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?;
+    }
+    // Durable before acknowledged is a promise: probed, not assumed.
+    let journal: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+    let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+    if journal != "wal" || synchronous < 2 {
+        return Err(refused(format!(
+            "cannot be written durably (journal_mode {journal:?}, synchronous {synchronous}); \
+             put it on a local disk"
+        )));
+    }
+    Ok(())
+}

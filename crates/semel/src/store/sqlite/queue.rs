@@ -1,0 +1,50 @@
+//! The bounded queue in front of a thread.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot;
+
+use super::command::Reply;
+use super::error::{answer_lost, closed, queue_full};
+use crate::store::StoreError;
+
+pub(super) struct Queue<T> {
+    sender: mpsc::Sender<T>,
+    wait: Duration,
+}
+
+impl<T> Queue<T> {
+    pub(super) fn new(requests_max: usize, wait: Duration) -> (Self, mpsc::Receiver<T>) {
+        let (sender, receiver) = mpsc::channel(requests_max);
+        (Self { sender, wait }, receiver)
+    }
+
+    /// Hands over a request and waits for its answer. Whoever stops waiting leaves the request to be carried
+    /// out, or not; the thread does not notice.
+    pub(super) async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> T) -> Result<A, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.put(request(reply)).await?;
+        answer.await.unwrap_or_else(|_| Err(answer_lost()))
+    }
+
+    async fn put(&self, request: T) -> Result<(), StoreError> {
+        match self.sender.try_send(request) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(closed()),
+            // Only here is a timer needed, so a runtime without one does for all but overload.
+            Err(TrySendError::Full(request)) => {
+                match tokio::time::timeout(self.wait, self.sender.send(request)).await {
+                    Ok(sent) => sent.map_err(|_| closed()),
+                    Err(_) => Err(queue_full(self.sender.max_capacity())),
+                }
+            }
+        }
+    }
+
+    /// Hands over the last request there will be.
+    pub(super) async fn put_last(&self, request: T) {
+        let _ = self.sender.send(request).await;
+    }
+}

@@ -1,0 +1,190 @@
+//! Readers beside the writer: their own connections and threads, so that a look never waits for a commit.
+
+use std::sync::LazyLock;
+
+use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::mpsc;
+
+use super::clock::Clock;
+use super::command::Reply;
+use super::error::Trouble;
+use super::open;
+use super::options::File;
+use super::row;
+use crate::intent::identity::IntentId;
+use crate::intent::state::State;
+use crate::store::{ErrorKind, Fate, Filter, PAGE_RECORDS_MAX, Page, Record, StoreError};
+
+/// Bytes of outcomes after which a page ends, however few records it has.
+const PAGE_OUTCOME_BYTES: usize = 16 << 20;
+/// Rows looked at in one go, at first and at most. A read that takes long keeps the log from starting over.
+const WINDOW_ROWS_MIN: i64 = 1_000;
+const WINDOW_ROWS_MAX: i64 = 20_000;
+
+/// What a reader is asked.
+pub(super) enum Look {
+    Get(IntentId, Reply<Option<Record>>),
+    List(Box<Filter>, Reply<Page>),
+    /// Take nothing more, and end.
+    Close,
+}
+
+/// A reader's thread, until the store is closed or dropped.
+pub(super) fn run(file: &File, clock: &Clock, mut queue: mpsc::Receiver<Look>, connection: Connection) {
+    let mut connection = Some(connection);
+    while let Some(look) = queue.blocking_recv() {
+        let opened = match connection.take() {
+            Some(connection) => Ok(connection),
+            None => open::reconnect_reader(file),
+        };
+        connection = match (look, opened) {
+            (Look::Close, opened) => {
+                queue.close();
+                opened.ok()
+            }
+            (Look::Get(id, reply), Ok(opened)) => {
+                let found = get(&opened, clock, &id);
+                answer(file, opened, found, reply)
+            }
+            (Look::List(filter, reply), Ok(opened)) => {
+                let found = list(&opened, clock, &filter, || reply.is_closed());
+                answer(file, opened, found, reply)
+            }
+            (Look::Get(_, reply), Err(error)) => {
+                let _ = reply.send(Err(error));
+                None
+            }
+            (Look::List(_, reply), Err(error)) => {
+                let _ = reply.send(Err(error));
+                None
+            }
+        };
+    }
+}
+
+/// Answers, and keeps the connection if it can still be trusted.
+fn answer<A>(
+    file: &File,
+    connection: Connection,
+    found: Result<A, Trouble>,
+    reply: Reply<A>,
+) -> Option<Connection> {
+    let spoiled = found.as_ref().is_err_and(Trouble::needs_new_connection);
+    let _ = reply.send(found.map_err(|trouble| trouble.explain(&file.path, Fate::NotApplied)));
+    (!spoiled).then_some(connection)
+}
+
+fn get(connection: &Connection, clock: &Clock, id: &IntentId) -> Result<Option<Record>, Trouble> {
+    let mut find = connection.prepare_cached(include_str!("sql/record.sql"))?;
+    let found = find.query_row([id.as_bytes()], row::full_record).optional()?;
+    Ok(found.filter(|record| record.state_at(clock.now()).is_some()))
+}
+
+static LIST: LazyLock<String> =
+    LazyLock::new(|| include_str!("sql/list.sql").replace("{index}", "").replace("{open}", ""));
+static LIST_OPEN: LazyLock<String> = LazyLock::new(|| {
+    include_str!("sql/list.sql")
+        .replace("{index}", "INDEXED BY intent_open")
+        .replace("{open}", "AND state < 2")
+});
+
+/// A page. The rows are walked a window at a time and each window is a read of its own: walking millions of
+/// rows that do not match must not pin the log.
+fn list(
+    connection: &Connection,
+    clock: &Clock,
+    filter: &Filter,
+    gone: impl Fn() -> bool,
+) -> Result<Page, Trouble> {
+    let now = clock.now();
+    let mut page = Page { records: Vec::new(), next: None, now };
+    let Some(wanted) = Wanted::new(connection, filter)? else { return Ok(page) };
+    let limit = filter.limit.clamp(1, PAGE_RECORDS_MAX);
+    let mut below = filter.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
+    let mut window = WINDOW_ROWS_MIN;
+    let (mut last, mut outcome_bytes) = (0, 0);
+    loop {
+        let floor = wanted.floor(connection, below, window)?;
+        let mut find = connection.prepare_cached(wanted.sql())?;
+        let room = row::number((limit + 1 - page.records.len()) as u64);
+        let mut rows = find.query(params![
+            row::number(now.0),
+            below,
+            floor,
+            wanted.states,
+            wanted.operation,
+            filter.tenant,
+            wanted.older_than_ms,
+            room,
+        ])?;
+        while let Some(row) = rows.next()? {
+            // One more than asked for tells that there is more.
+            if page.records.len() == limit || outcome_bytes > PAGE_OUTCOME_BYTES {
+                page.next = Some(last.to_string());
+                return Ok(page);
+            }
+            last = row::seq(row)?;
+            outcome_bytes += row::outcome_len(row)?;
+            page.records.push(row::full_record(row)?);
+        }
+        if floor == 0 || gone() {
+            return Ok(page);
+        }
+        below = floor;
+        window = (window * 2).min(WINDOW_ROWS_MAX);
+    }
+}
+
+/// A filter in SQLite's terms.
+struct Wanted {
+    states: i64,
+    only_open: bool,
+    operation: Option<i64>,
+    older_than_ms: i64,
+}
+
+impl Wanted {
+    /// `None` when nothing can match: an operation nobody ever claimed.
+    fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, Trouble> {
+        let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
+        let states = all.iter().fold(0, |bits, state| bits | 1 << row::state_code(*state));
+        let only_open = all.iter().all(|state| !state.is_finished());
+        let operation = match &filter.operation {
+            None => None,
+            Some(name) => {
+                let mut find = connection.prepare_cached("SELECT n FROM operation WHERE name = ?1")?;
+                match find.query_row([name], |row| row.get(0)).optional()? {
+                    Some(n) => Some(n),
+                    None => return Ok(None),
+                }
+            }
+        };
+        let older_than_ms = row::number(filter.older_than_ms.unwrap_or(0));
+        Ok(Some(Self { states, only_open, operation, older_than_ms }))
+    }
+
+    fn sql(&self) -> &'static str {
+        if self.only_open { &LIST_OPEN } else { &LIST }
+    }
+
+    /// Where the window below `below` ends; 0 is the end. The open ones are few, and looked at in one go.
+    fn floor(&self, connection: &Connection, below: i64, window: i64) -> rusqlite::Result<i64> {
+        if self.only_open {
+            return Ok(0);
+        }
+        let mut find = connection
+            .prepare_cached("SELECT seq FROM intent WHERE seq < ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2")?;
+        Ok(find.query_row([below, window], |row| row.get(0)).optional()?.unwrap_or(0))
+    }
+}
+
+/// Refuses a cursor no page of this store ended with.
+pub(super) fn check_cursor(filter: &Filter) -> Result<(), StoreError> {
+    match &filter.after {
+        Some(cursor) if !cursor.parse::<i64>().is_ok_and(|seq| seq > 0) => {
+            let message = format!("{cursor:?} is not where a page of this store ended");
+            Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,86 @@
+//! The tables, their version, and how a file gets them.
+
+use std::path::Path;
+
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::error::{Trouble, refused};
+use super::options::SqliteOptions;
+use super::{StoreError, open};
+
+/// The tables of a new file, as one text: what `semel migrate --print` shows. `sqlite3 FILE < TEXT` makes the
+/// same tables.
+pub const SQL: &str = include_str!("schema.sql");
+
+/// The version this build reads and writes.
+pub const VERSION: u32 = 1;
+
+/// Marks a file as ours (`SEML`); `file(1)` and SQLite itself call it the application id.
+pub const APPLICATION_ID: u32 = 0x5345_4D4C;
+
+/// Creates or upgrades the tables of a file without opening a store, and says which version it had before:
+/// 0 for a new one.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("semel.db");
+/// use semel::store::sqlite::schema;
+///
+/// assert_eq!(schema::migrate(&path).await?, 0);
+/// assert_eq!(schema::migrate(&path).await?, schema::VERSION);
+/// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
+/// ```
+pub async fn migrate(path: impl AsRef<Path>) -> Result<u32, StoreError> {
+    let file = SqliteOptions::default().file(path.as_ref())?;
+    open::in_thread(move || open::connect(&file).map(|(_, before)| before)).await
+}
+
+/// What a file is to us.
+pub(super) enum Standing {
+    /// Empty: make the tables.
+    New,
+    /// Ours, in this version.
+    Ours(u32),
+}
+
+/// Looks without touching: a file that is not ours must stay as it is.
+pub(super) fn standing(connection: &Connection) -> Result<Standing, Trouble> {
+    let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, u32>(0));
+    let application = number("application_id")?;
+    let version = number("user_version")?;
+    let things: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    match (application, version, things) {
+        (0, 0, 0) => Ok(Standing::New),
+        (APPLICATION_ID, 1..=VERSION, 1..) => Ok(Standing::Ours(version)),
+        (APPLICATION_ID, newer, _) if newer > VERSION => Err(refused(format!(
+            "was written by a newer semel (its tables have version {newer}, this build knows {VERSION}); \
+             upgrade semel, or use another file"
+        ))),
+        (APPLICATION_ID, ..) => {
+            Err(refused("is marked as semel's but has none of its tables; restore it from a backup".into()))
+        }
+        _ => Err(refused(
+            "is a database of another application; semel keeps a file of its own, name another path".into(),
+        )),
+    }
+}
+
+/// Brings the file to [`VERSION`] in one transaction and says which version it had. Of several processes
+/// that open a new file at once, one does it and the others find it done.
+pub(super) fn bring_up(connection: &mut Connection) -> Result<u32, Trouble> {
+    if let Standing::Ours(VERSION) = standing(connection)? {
+        return Ok(VERSION);
+    }
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Asked again under the lock: somebody else may have been faster.
+    let before = match standing(&transaction)? {
+        Standing::Ours(version) => version,
+        Standing::New => {
+            transaction.execute_batch(SQL)?;
+            0
+        }
+    };
+    transaction.commit()?;
+    Ok(before)
+}

@@ -1,0 +1,21 @@
+-- A page, newest first.
+--   ?1 now   ?2 below this seq   ?3 not below this seq   ?4 states wanted, a bit each
+--   ?5 operation.n or NULL   ?6 tenant or NULL   ?7 at least this many ms in its state   ?8 how many
+-- {index} and {open} are filled in where only open ones are wanted. CROSS JOIN: the intents are walked in
+-- their order, whatever the planner thinks of it.
+SELECT seq, state, effect, epoch, attempts, lease_until, created_at, changed_at, expires_at,
+       owner, recipe, fingerprint, decision, outcome, scope, name, key
+FROM intent {index} CROSS JOIN operation ON operation.n = intent.operation
+WHERE seq < ?2
+  AND seq >= ?3
+  {open}
+  -- Expired is absent.
+  AND (expires_at IS NULL OR expires_at > ?1)
+  -- The state that holds now: an opaque claim whose lease ran out is uncertain.
+  AND (?4 >> CASE WHEN state = 0 AND effect = 0 AND lease_until <= ?1 THEN 1 ELSE state END) & 1
+  AND (?5 IS NULL OR intent.operation = ?5)
+  -- The tenant is the scope up to its first '/'; '0' is the character after '/'.
+  AND (?6 IS NULL OR scope = ?6 OR (scope >= ?6 || '/' AND scope < ?6 || '0'))
+  AND max(0, ?1 - CASE WHEN state = 0 AND lease_until <= ?1 THEN lease_until ELSE changed_at END) >= ?7
+ORDER BY seq DESC
+LIMIT ?8
