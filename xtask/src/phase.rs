@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -14,6 +15,9 @@ const PHASE_MINUTES_MAX: u64 = 60;
 
 /// The process group of the phase that runs, for whoever has to end it on Ctrl-C.
 static RUNNING: Mutex<Option<u32>> = Mutex::new(None);
+
+/// Set once by [`interrupt`]; no phase begins or reports after that.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Where the logs of the phases are.
 pub(crate) fn logs() -> PathBuf {
@@ -41,10 +45,12 @@ impl Phase {
 pub(crate) fn run(name: &str, command: Command) -> Phase {
     let begin = Instant::now();
     let log = logs().join(format!("{name}.log"));
+    stand_still_if_interrupted();
     let (ok, note) = match execute(command, &log) {
         Ok(()) => (true, String::new()),
         Err(note) => (false, note),
     };
+    stand_still_if_interrupted();
     report(name, ok, begin.elapsed());
     Phase { name: name.to_owned(), ok, log, note }
 }
@@ -93,8 +99,17 @@ fn set_running(group: Option<u32>) {
     *RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = group;
 }
 
-/// Ends the phase that runs, with everything it has started.
+/// The handler ends the process once everything is stopped. Until then the main thread must not
+/// go on to the next phase, nor report as a failure what was interrupted.
+fn stand_still_if_interrupted() {
+    while INTERRUPTED.load(Ordering::SeqCst) {
+        std::thread::park_timeout(Duration::from_secs(1));
+    }
+}
+
+/// Ends the phase that runs, with everything it has started, for good.
 pub(crate) fn interrupt() {
+    INTERRUPTED.store(true, Ordering::SeqCst);
     let running = *RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if let Some(group) = running {
         end_group(group);

@@ -115,13 +115,19 @@ impl Run {
         let (built, up) = std::thread::scope(|scope| {
             let up = scope.spawn(|| start(&chosen));
             let build = cargo(&["test", "--no-run"], &packages, &["--tests"]);
-            (phase::run("build-tests", build), up.join().unwrap_or(false))
+            (phase::run("build-tests", build), up.join())
         });
         if !self.check(built) {
             return false;
         }
-        if !up {
-            return self.fail("services", "a server could not be had, see its line above");
+        let missing = up.unwrap_or_else(|_| chosen.clone());
+        for service in &missing {
+            let log = testkit::services::status(*service).log;
+            let hint = format!("cannot be had; --without {service} skips its tests; log: {}", log.display());
+            self.fail(service.name(), &hint);
+        }
+        if !missing.is_empty() {
+            return false;
         }
         let tests = cargo(&["test", "--no-fail-fast"], &packages, &["--tests"]);
         let tests = self.test("tests", tests);
@@ -205,21 +211,16 @@ fn chosen(arguments: &Arguments) -> Vec<Service> {
     arguments.selection.chosen()
 }
 
-/// Starts servers and remembers those that did not run before.
-fn start(chosen: &[Service]) -> bool {
+/// Starts servers and remembers those that did not run before. Returns those that cannot be had.
+fn start(chosen: &[Service]) -> Vec<Service> {
     let begin = Instant::now();
     let absent = chosen.iter().copied().filter(|service| testkit::services::find(*service).is_none());
     // Noted before they start: an interruption may come in the middle of it.
     STARTED.lock().unwrap_or_else(PoisonError::into_inner).extend(absent);
-    let mut ok = true;
-    for (service, outcome) in services::up(chosen) {
-        if outcome.is_err() {
-            eprintln!("{service} cannot be had; --without {service} skips its tests");
-            ok = false;
-        }
-    }
-    phase::report("services", ok, begin.elapsed());
-    ok
+    let outcomes = services::up(chosen).into_iter();
+    let missing: Vec<_> = outcomes.filter_map(|(service, done)| done.is_err().then_some(service)).collect();
+    phase::report("services", missing.is_empty(), begin.elapsed());
+    missing
 }
 
 fn packages(arguments: &Arguments) -> Vec<String> {

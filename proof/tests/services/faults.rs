@@ -6,6 +6,7 @@ use ::redis::AsyncCommands;
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, alone, require};
 
+use crate::postgres::connect as postgres;
 use crate::redis::connect;
 use crate::{soon, unique};
 
@@ -36,6 +37,25 @@ async fn run_id(connection: &mut ::redis::aio::MultiplexedConnection) -> String 
     ask.arg("server");
     let info: String = soon(ask.query_async(connection)).await.expect("INFO");
     info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run id").to_owned()
+}
+
+#[tokio::test]
+async fn a_killed_postgres_takes_its_backends_along_and_keeps_what_it_committed() {
+    let Some(mut server) = alone(Service::Postgres) else { return };
+    let table = unique("survivor");
+    let before = postgres(server.url()).await;
+    let create = format!("CREATE TABLE {table} (id int); INSERT INTO {table} VALUES (1)");
+    before.batch_execute(&create).await.unwrap();
+    let open = format!("BEGIN; INSERT INTO {table} VALUES (2)");
+    before.batch_execute(&open).await.unwrap();
+
+    server.restart().unwrap();
+    assert!(soon(before.batch_execute("COMMIT")).await.is_err(), "a backend outlived its server");
+    let after = postgres(server.url()).await;
+    let rows = after.query(&format!("SELECT id FROM {table}"), &[]).await.unwrap();
+    let ids: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(ids, [1]);
+    after.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use crate::{soon, unique};
 
-async fn connect(url: &str) -> Client {
+pub(crate) async fn connect(url: &str) -> Client {
     let (client, connection) = soon(tokio_postgres::connect(url, NoTls)).await.expect("connect");
     tokio::spawn(connection);
     client

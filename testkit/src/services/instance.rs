@@ -198,7 +198,10 @@ fn start(service: Service) -> Result<Up> {
         for process in &state.processes {
             process.resume()?;
         }
-        if wait_until(Duration::from_secs(STOP_SECONDS_MAX), || recipe.is_ready(&at)) {
+        // It may be just dying: then there is nothing to wait for.
+        let patience = Duration::from_secs(STOP_SECONDS_MAX);
+        wait_until(patience, || recipe.is_ready(&at) || !state.is_running());
+        if state.is_running() && recipe.is_ready(&at) {
             return Ok(Up::Already);
         }
     }
@@ -271,6 +274,7 @@ fn ids_of(user: &str) -> Result<(u32, u32)> {
 
 fn launch(service: Service, at: &Place) -> Result<()> {
     let recipe = service.recipe();
+    recipe.clear(at)?;
     let tasks = recipe.tasks(at)?;
     let mut state = State { ports: at.ports.clone(), processes: Vec::new(), expected: tasks.len() };
     let until = Duration::from_secs(START_SECONDS_MAX);

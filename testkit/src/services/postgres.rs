@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use super::error::{Error, Result};
+use super::process::{wait_until, working_in};
 use super::recipe::{Need, Place, Recipe, Task, command, program, run};
 
 const USER: &str = "postgres";
@@ -42,6 +44,21 @@ impl Recipe for Postgres {
         run(init).map(drop)
     }
 
+    /// PostgreSQL goes by the pid in its lock file, and a zombie or a stranger may have that pid.
+    /// We know better who runs. But the file also guards against backends that outlive their
+    /// postmaster: it goes only when nobody works in the data directory any more.
+    fn clear(&self, at: &Place) -> Result<()> {
+        let lock = at.data.join("postmaster.pid");
+        if !lock.exists() {
+            return Ok(());
+        }
+        if !wait_until(Duration::from_secs(10), || working_in(&at.data).is_empty()) {
+            let left = working_in(&at.data);
+            return Err(Error::new(format!("processes {left:?} of a killed server do not end")));
+        }
+        Ok(std::fs::remove_file(lock)?)
+    }
+
     fn tasks(&self, at: &Place) -> Result<Vec<Task>> {
         let port = at.port(0);
         let mut command = as_user(&bin("postgres")?)?;
@@ -65,7 +82,7 @@ impl Recipe for Postgres {
     fn is_ready(&self, at: &Place) -> bool {
         let Ok(program) = bin("pg_isready") else { return false };
         let mut command = Command::new(program);
-        command.args(["-q", "-h", "127.0.0.1", "-t", "2", "-p"]).arg(at.port(0).to_string());
+        command.args(["-q", "-h", "127.0.0.1", "-U", USER, "-t", "2", "-p"]).arg(at.port(0).to_string());
         run(command).is_ok()
     }
 

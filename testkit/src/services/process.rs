@@ -186,6 +186,13 @@ fn every_process() -> Vec<(u32, Stat)> {
         .collect()
 }
 
+/// The processes whose working directory is this one. A zombie has none.
+pub(super) fn working_in(dir: &Path) -> Vec<u32> {
+    let Ok(dir) = dir.canonicalize() else { return Vec::new() };
+    let works_there = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == dir);
+    every_process().into_iter().map(|(pid, _)| pid).filter(works_there).collect()
+}
+
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -244,6 +251,18 @@ mod tests {
         assert!(process.is_alive(), "a process was hit that only shares the pid");
         process.kill().unwrap();
         assert!(!process.is_alive());
+    }
+
+    #[test]
+    fn who_works_in_a_directory_is_found_until_it_is_dead() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(working_in(dir.path()), [] as [u32; 0]);
+        let mut command = Command::new("sleep");
+        command.arg("300").current_dir(dir.path());
+        let process = Process::spawn("sleeper", command, &dir.path().join("log")).unwrap();
+        assert_eq!(working_in(dir.path()), [process.pid]);
+        process.kill().unwrap();
+        assert_eq!(working_in(dir.path()), [] as [u32; 0]);
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub(super) trait Recipe: Sync {
     }
     /// Fills the empty data directory. A failure throws the directory away.
     fn prepare(&self, at: &Place) -> Result<()>;
+    /// Takes away what a killed server has left behind and would stumble over.
+    fn clear(&self, _at: &Place) -> Result<()> {
+        Ok(())
+    }
     /// The processes in the order of their start; each is waited for before the next.
     fn tasks(&self, at: &Place) -> Result<Vec<Task>>;
     /// What remains to be done once all processes listen. Harmless to repeat.
