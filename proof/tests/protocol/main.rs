@@ -1,4 +1,9 @@
 //! The protocol under simulation and under real kills, judged from outside.
 #![allow(missing_docs, unreachable_pub)]
 
+mod crash_matrix;
+mod rolling_restart;
+mod scene;
 mod simulation;
+mod stalled_owner;
+mod store_lost;

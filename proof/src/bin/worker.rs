@@ -1,0 +1,134 @@
+//! A real process for the crash tests: guards real work on a SQLite file, and is killed while it does so.
+//!
+//! `worker once STORE LEDGER EFFECT LEASE_MS KEY` makes one call and says on stdout what it got.
+//! `worker bare LEDGER KEY` does the same work without a guard: what the judge has to catch.
+//! `worker load STORE LEDGER LEASE_MS SEED` makes calls until SIGTERM, drains, and says so.
+//!
+//! The effect appends its downstream key to the ledger and fsyncs: what the ledger says happened, happened.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::guard::Guarded;
+use semel::store::sqlite::SqliteStore;
+use semel::{Effect, Failure, Guard, GuardError, Key, OnceError, Scope};
+use testkit::ledger::Ledger;
+use tokio::signal::unix::{SignalKind, signal};
+
+const DRAIN: Duration = Duration::from_secs(60);
+/// Intents the load is spread over: few enough that most calls meet a duplicate.
+const INTENTS: u64 = 400;
+const TASKS: u64 = 16;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["once", store, ledger, effect, lease_ms, key] => once(store, ledger, effect, lease_ms, key).await,
+        ["bare", ledger, key] => bare(ledger, key),
+        ["load", store, ledger, lease_ms, seed] => load(store, ledger, lease_ms, seed).await,
+        _ => Err("usage: worker once|load …".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn guarded(store: &str, effect: &str, lease_ms: &str) -> Result<Guarded<SqliteStore>, Failed> {
+    let store = SqliteStore::open(store).await?;
+    let effect = if effect == "keyed" { Effect::Keyed } else { Effect::Opaque };
+    let lease = Duration::from_millis(lease_ms.parse()?);
+    Ok(Guard::new(store).operation("pay")?.effect(effect)?.lease(lease)?)
+}
+
+async fn once(store: &str, ledger: &str, effect: &str, lease_ms: &str, key: &str) -> Result<(), Failed> {
+    let pay = guarded(store, effect, lease_ms).await?;
+    let ledger = Ledger::open(ledger)?;
+    let result = pay
+        .once(&Scope::tenant("acme")?, &Key::new(key)?, &("EUR", 42), move |attempt| async move {
+            ledger.append(attempt.child("charge").as_str())?;
+            Ok::<_, Failure>("charged".to_owned())
+        })
+        .await;
+    println!("{}", told(result.map(|reply| (reply.replayed, reply.stored))));
+    let drained = pay.guard().drain(DRAIN).await;
+    println!("{}", if drained.is_clean() { "drained" } else { "not drained" });
+    Ok(())
+}
+
+fn bare(ledger: &str, key: &str) -> Result<(), Failed> {
+    Ledger::open(ledger)?.append(key)?;
+    semel::crash::point(semel::crash::AFTER_EFFECT);
+    println!("ran");
+    Ok(())
+}
+
+fn told(result: Result<(bool, bool), OnceError>) -> &'static str {
+    match result {
+        Ok((true, _)) => "replayed",
+        Ok((false, true)) => "ran",
+        Ok((false, false)) => "ran, not stored",
+        Err(OnceError::Guard(GuardError::InFlight { .. })) => "in flight",
+        Err(OnceError::Guard(GuardError::Uncertain { .. })) => "uncertain",
+        Err(OnceError::Guard(GuardError::Draining)) => "draining",
+        Err(OnceError::Guard(GuardError::StoreUnavailable(error))) => {
+            eprintln!("{error}");
+            "store unavailable"
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            "failed"
+        }
+    }
+}
+
+/// Calls from many tasks over a few hundred intents, so that duplicates meet, until SIGTERM.
+async fn load(store: &str, ledger: &str, lease_ms: &str, seed: &str) -> Result<(), Failed> {
+    let pay = guarded(store, "opaque", lease_ms).await?;
+    let ledger = Arc::new(Ledger::open(ledger)?);
+    let seed: u64 = seed.parse()?;
+    let mut term = signal(SignalKind::terminate())?;
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (pay, ledger) = (pay.clone(), Arc::clone(&ledger));
+            tokio::spawn(async move {
+                let mut rng = fastrand::Rng::with_seed(seed.wrapping_mul(TASKS).wrapping_add(task));
+                while call(&pay, &ledger, &mut rng).await {}
+            })
+        })
+        .collect();
+    println!("working");
+    term.recv().await;
+    let drained = pay.guard().drain(DRAIN).await;
+    for task in tasks {
+        task.await?;
+    }
+    println!("{}", if drained.is_clean() { "drained" } else { "not drained" });
+    Ok(())
+}
+
+/// One call; false when the guard takes no more.
+async fn call(pay: &Guarded<SqliteStore>, ledger: &Arc<Ledger>, rng: &mut fastrand::Rng) -> bool {
+    let name = format!("intent-{}", rng.u64(0..INTENTS));
+    let (Ok(scope), Ok(key)) = (Scope::tenant("acme"), Key::new(name)) else { return false };
+    let (ledger, pause) = (Arc::clone(ledger), Duration::from_micros(rng.u64(0..20_000)));
+    let call = pay.once(&scope, &key, &("EUR", 42), move |attempt| async move {
+        tokio::time::sleep(pause).await;
+        let entry = attempt.child("charge");
+        tokio::task::spawn_blocking(move || ledger.append(entry.as_str())).await??;
+        tokio::time::sleep(pause).await;
+        Ok::<_, Failure>("charged".to_owned())
+    });
+    // Some callers do not wait for their answer.
+    let leaves = rng.u32(0..8) == 0;
+    let patience = if leaves { Duration::from_micros(rng.u64(0..20_000)) } else { DRAIN };
+    !matches!(tokio::time::timeout(patience, call).await, Ok(Err(OnceError::Guard(GuardError::Draining))))
+}
