@@ -108,6 +108,14 @@ pub async fn a_decision_about_something_older_is_stale<H: Harness>(harness: &H) 
     }
     trial.unchanged(&claim, &before, "a stale decision").await;
 
+    // It is uncertain again, but that is another doubt than the one that was looked at.
+    let doubted = trial.claim("twice");
+    let first = trial.done(&doubted, finish(Verdict::Uncertain, None)).await;
+    trial.ruled(&doubted, Ruling::NotApplied, None).await;
+    trial.done(&trial.claim("twice"), finish(Verdict::Uncertain, None)).await;
+    let answer = trial.decide(&doubted, decision(first.epoch, Ruling::NotApplied)).await;
+    trial.check(matches!(answer, Decided::Stale), format_args!("a later doubt: {answer:?}"));
+
     let unknown = trial.claim("unknown");
     let answer = trial.decide(&unknown, decision(ticket.epoch, APPLIED)).await;
     trial.check(matches!(answer, Decided::Stale), format_args!("an unknown intent: {answer:?}"));

@@ -7,6 +7,7 @@ mod conformance_sqlite;
 mod guard_faults;
 mod guard_protocol;
 mod guard_world;
+mod planted;
 #[cfg(feature = "sqlite")]
 mod sqlite_like_memory;
 #[cfg(feature = "sqlite")]
