@@ -1,4 +1,5 @@
 //! Tests with real servers and real processes that are really killed, and a simulation that does the same
 //! thousands of times in virtual time.
 
+#[cfg(feature = "kill")]
 pub mod simulation;

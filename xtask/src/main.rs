@@ -1,6 +1,7 @@
 //! The project's own commands, run as `cargo xtask …`.
 
 mod phase;
+mod prove;
 mod selection;
 mod services;
 mod tally;
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Everything around semel that is not semel: real servers and the whole test run.
+/// Everything around semel that is not semel: real servers, the whole test run, benchmarks, chaos.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
 struct Arguments {
@@ -26,6 +27,9 @@ enum Command {
     /// Start, stop and show the private servers of this checkout.
     #[command(subcommand)]
     Services(services::Command),
+    #[command(subcommand)]
+    Bench(prove::Bench),
+    Chaos(prove::Chaos),
 }
 
 /// 0: all is well; 1: something failed; 2: wrong usage (clap exits with it by itself).
@@ -33,6 +37,8 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Services(command) => services::run(command),
+        Command::Bench(command) => prove::bench(&command),
+        Command::Chaos(command) => prove::chaos(&command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,71 @@
+//! `cargo xtask bench`: speed as ratios against a floor that is measured in the same run.
+
+mod allocations;
+mod load;
+mod memory;
+mod sqlite;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use table::Table;
+
+// Counts allocations; everything timed runs through it as well, floor and subject alike.
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let json = args.iter().any(|arg| arg == "--json");
+    let quick = args.iter().any(|arg| arg == "--quick");
+    let known = |arg: &String| ["stores", "--json", "--quick"].contains(&arg.as_str());
+    if !args.iter().all(known) || !args.iter().any(|arg| arg == "stores") {
+        eprintln!("usage: bench stores [--quick] [--json]");
+        return ExitCode::from(2);
+    }
+    match stores(if quick { 1 } else { 5 }) {
+        Ok(table) => {
+            print!("{}", if json { table.json() } else { table.text() });
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `size` scales how long everything takes.
+fn stores(size: usize) -> Result<Table, Failed> {
+    let directory = Directory::new()?;
+    let mut table = Table::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    eprintln!("memory …");
+    memory::measure(&runtime, size, &mut table)?;
+    eprintln!("guard …");
+    allocations::measure(size, &mut table)?;
+    eprintln!("sqlite …");
+    sqlite::measure(&runtime, size, &directory.0, &mut table)?;
+    Ok(table)
+}
+
+/// On the disk of the checkout: a temporary directory may be in memory, where an fsync costs nothing.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Result<Self, Failed> {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../target/bench");
+        let path = root.join(std::process::id().to_string());
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

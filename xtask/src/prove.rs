@@ -1,0 +1,68 @@
+//! `cargo xtask bench` and `cargo xtask chaos`: programs of the package `proof`, built for speed.
+
+use std::process::Command;
+
+use clap::{Args, Subcommand};
+
+/// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// The stores and the guard: memory and SQLite.
+    Stores(BenchArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// A fifth of the work: for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run simulated histories of crashes, stalls and faults; each seed is one, the same every time.
+#[derive(Debug, Args)]
+pub(crate) struct Chaos {
+    /// How many histories.
+    #[arg(long, default_value_t = 20_000, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first of them; random without it.
+    #[arg(long, value_name = "SEED", conflicts_with = "seed")]
+    from: Option<u64>,
+    /// Just this one: replays what a failure printed.
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
+    let Bench::Stores(arguments) = bench;
+    let mut args = vec!["stores".to_owned()];
+    args.extend(arguments.quick.then(|| "--quick".to_owned()));
+    args.extend(arguments.json.then(|| "--json".to_owned()));
+    // Without crash points: what is measured is what users run.
+    run(&["--bin", "bench", "--no-default-features", "--features", "bench"], &args)
+}
+
+pub(crate) fn chaos(chaos: &Chaos) -> Result<(), String> {
+    let mut args = Vec::new();
+    match (chaos.seed, chaos.from) {
+        (Some(seed), _) => args.extend(["--seed".to_owned(), seed.to_string()]),
+        (None, from) => {
+            args.extend(["--seeds".to_owned(), chaos.seeds.to_string()]);
+            args.extend(from.into_iter().flat_map(|from| ["--from".to_owned(), from.to_string()]));
+        }
+    }
+    run(&["--bin", "chaos"], &args)
+}
+
+fn run(program: &[&str], args: &[String]) -> Result<(), String> {
+    let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    cargo.args(["run", "--quiet", "--release", "--package", "proof"]).args(program).arg("--").args(args);
+    match cargo.status() {
+        Ok(status) if status.success() => Ok(()),
+        // It has said what failed.
+        Ok(_) => Err(String::new()),
+        Err(error) => Err(format!("cargo cannot be run: {error}")),
+    }
+}
