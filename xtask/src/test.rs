@@ -15,10 +15,6 @@ use crate::services;
 use crate::tally::{Tally, skips, tail};
 use crate::toolchain;
 
-/// Set up, check and test everything, and stop what was started.
-///
-/// Format, clippy, all tests with all features against real servers, doc tests, examples and
-/// documentation. Servers that ran before keep running. Logs are in target/xtask/.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -26,7 +22,7 @@ pub(crate) struct Arguments {
     /// Only these packages; may be repeated. Without it, the whole workspace.
     #[arg(short, long = "package", value_name = "PACKAGE")]
     packages: Vec<String>,
-    /// Start no servers and skip the tests that need one which does not run.
+    /// Start no servers; tests that need one which does not run skip and are counted.
     #[arg(long, conflicts_with = "only")]
     no_services: bool,
 }
