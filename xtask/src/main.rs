@@ -23,6 +23,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Set everything up, check and test everything, and stop what was started.
+    ///
+    /// Installs what is missing, then: format, clippy, all tests with all features against real
+    /// servers, doc tests, examples, documentation. Servers that ran before keep running. The
+    /// output of each phase is in target/xtask/. The last line is `N passed, N failed, N skipped`.
+    /// Exits with 0 when all is well, 1 when something failed, 2 on wrong usage.
     Test(test::Arguments),
     /// Start, stop and show the private servers of this checkout.
     #[command(subcommand)]

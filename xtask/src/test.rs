@@ -15,10 +15,6 @@ use crate::services;
 use crate::tally::{Tally, skips, tail};
 use crate::toolchain;
 
-/// Set up, check and test everything, and stop what was started.
-///
-/// Format, clippy, all tests with all features against real servers, doc tests, examples and
-/// documentation. Servers that ran before keep running. Logs are in target/xtask/.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -26,7 +22,7 @@ pub(crate) struct Arguments {
     /// Only these packages; may be repeated. Without it, the whole workspace.
     #[arg(short, long = "package", value_name = "PACKAGE")]
     packages: Vec<String>,
-    /// Start no servers and skip the tests that need one which does not run.
+    /// Start no servers; tests that need one which does not run skip and are counted.
     #[arg(long, conflicts_with = "only")]
     no_services: bool,
 }
@@ -34,8 +30,14 @@ pub(crate) struct Arguments {
 /// Packages with tests that ask for servers. A run of others starts none.
 const PACKAGES_WITH_SERVICES: &[&str] = &["proof"];
 
-/// Example packages that are run after they were built, each to its end and with success.
-const EXAMPLES: &[&str] = &["payments"];
+/// An example that is run to its end and has to succeed.
+struct Example {
+    package: &'static str,
+    binary: &'static str,
+    arguments: &'static [&'static str],
+}
+
+const EXAMPLES: &[Example] = &[Example { package: "payments", binary: "payments", arguments: &[] }];
 
 /// What this run has started and has to stop, also when it is interrupted.
 static STARTED: Mutex<Vec<Service>> = Mutex::new(Vec::new());
@@ -114,8 +116,9 @@ impl Run {
         let chosen = chosen(arguments);
         let (built, up) = std::thread::scope(|scope| {
             let up = scope.spawn(|| start(&chosen));
-            let build = cargo(&["test", "--no-run"], &packages, &["--tests"]);
-            (phase::run("build-tests", build), up.join())
+            // Like `cargo test --no-run`, and the binaries of the examples as well.
+            let build = cargo(&["build"], &packages, &["--bins", "--tests", "--examples"]);
+            (phase::run("build", build), up.join())
         });
         if !self.check(built) {
             return false;
@@ -139,14 +142,17 @@ impl Run {
         self.examples(arguments) && self.documentation(&packages)
     }
 
+    /// Runs the binaries the tests were built with. `cargo run --package` would choose other
+    /// features and compile most of the workspace once more.
     fn examples(&mut self, arguments: &Arguments) -> bool {
-        let wanted = |name: &str| {
-            arguments.packages.is_empty() || arguments.packages.iter().any(|package| package == name)
+        let wanted = |example: &&Example| {
+            arguments.packages.is_empty() || arguments.packages.iter().any(|name| name == example.package)
         };
-        EXAMPLES.iter().filter(|name| wanted(name)).all(|name| {
-            let mut command = Command::new("cargo");
-            command.args(["run", "--quiet", "--package", name]);
-            self.check(phase::run(&format!("example-{name}"), command))
+        let own = std::env::current_exe().unwrap_or_default();
+        EXAMPLES.iter().filter(wanted).all(|example| {
+            let mut command = Command::new(own.with_file_name(example.binary));
+            command.args(example.arguments);
+            self.check(phase::run(&format!("example-{}", example.binary), command))
         })
     }
 

@@ -58,7 +58,7 @@ impl Jars {
         for _ in 0..2 {
             let mut maven = command("mvn")?;
             maven
-                .args(["-B", "-q", "-f"])
+                .args(["-B", "-q", "-Dstyle.color=never", "-f"])
                 .arg(&pom)
                 .args(["dependency:copy-dependencies", "-DincludeScope=runtime"]);
             maven.arg(format!("-DoutputDirectory={}", partial.display()));
