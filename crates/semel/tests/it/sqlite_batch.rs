@@ -111,7 +111,7 @@ async fn a_full_queue_is_an_answer() {
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied), "{error}");
     assert!(error.may_retry());
     held.release();
-    drop(others);
+    join_all(others).await;
     done(&store, "later").await;
 }
 
