@@ -9,8 +9,24 @@ mod guard_protocol;
 mod guard_world;
 mod planted;
 #[cfg(feature = "sqlite")]
+mod sqlite_batch;
+#[cfg(feature = "sqlite")]
+mod sqlite_disk_error;
+#[cfg(feature = "sqlite")]
 mod sqlite_like_memory;
+#[cfg(feature = "sqlite")]
+mod sqlite_list;
+#[cfg(feature = "sqlite")]
+mod sqlite_log;
 #[cfg(feature = "sqlite")]
 mod sqlite_reopen;
 #[cfg(feature = "sqlite")]
+mod sqlite_shared;
+#[cfg(feature = "sqlite")]
 mod sqlite_support;
+#[cfg(feature = "sqlite")]
+mod sqlite_sweep;
+#[cfg(feature = "sqlite")]
+mod sqlite_trouble;
+#[cfg(feature = "sqlite")]
+mod sqlite_wrong_file;

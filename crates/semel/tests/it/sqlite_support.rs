@@ -101,3 +101,31 @@ pub(crate) async fn replayed(store: &impl Store, key: &str) -> String {
 pub(crate) fn error_of<T>(result: Result<T, StoreError>) -> StoreError {
     result.err().expect("should have failed")
 }
+
+/// Another process's connection, as far as SQLite is concerned.
+pub(crate) fn plain(path: &std::path::Path) -> rusqlite::Connection {
+    rusqlite::Connection::open(path).unwrap()
+}
+
+/// Holds the write lock, so that whatever is asked meanwhile ends up in one batch.
+pub(crate) struct Held(rusqlite::Connection);
+
+pub(crate) fn hold(path: &std::path::Path) -> Held {
+    let connection = plain(path);
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    Held(connection)
+}
+
+impl Held {
+    pub(crate) fn release(self) {
+        self.0.execute_batch("ROLLBACK").unwrap();
+    }
+}
+
+/// Polls once: the request is in the queue when this returns.
+pub(crate) fn started<F: Future>(future: F) -> std::pin::Pin<Box<F>> {
+    let mut future = Box::pin(future);
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    future
+}

@@ -43,6 +43,10 @@ impl Trouble {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
+    pub(super) fn is_cannot_open(&self) -> bool {
+        self.code() == Some(ErrorCode::CannotOpen)
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.code() == Some(ErrorCode::DiskFull)
     }
@@ -119,6 +123,15 @@ pub(super) fn answer_lost() -> StoreError {
 /// The store takes no more requests.
 pub(super) fn closed() -> StoreError {
     StoreError::new(ErrorKind::Closed, Fate::NotApplied, "the SQLite store is closed; open it again")
+}
+
+/// The path leads to another file than the one that was opened.
+pub(super) fn moved(path: &Path) -> StoreError {
+    let message = format!(
+        "{} was moved or replaced while in use; put it back, or restart to use what is there now",
+        path.display()
+    );
+    StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)
 }
 
 /// A queue was full for too long.

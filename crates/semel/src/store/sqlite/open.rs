@@ -57,7 +57,14 @@ pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
         let before = schema::bring_up(&mut connection)?;
         Ok((connection, before))
     };
-    connect().map_err(|trouble: Trouble| trouble.explain(&file.path, Fate::NotApplied))
+    connect().map_err(|trouble: Trouble| {
+        let trouble = if trouble.is_cannot_open() {
+            refused("cannot be opened or made; check that its directory is writable for this user".into())
+        } else {
+            trouble
+        };
+        trouble.explain(&file.path, Fate::NotApplied)
+    })
 }
 
 /// A further connection to a file that [`connect`] has opened. It makes no new file: one that has vanished
@@ -168,4 +175,18 @@ fn set_up(connection: &Connection, file: &File) -> Result<(), Trouble> {
         )));
     }
     Ok(())
+}
+
+/// Which file is at the path. Whoever moves or replaces the file of a running store takes it away: the next
+/// process would start with another one, and both would hand out the same claims.
+#[cfg(unix)]
+pub(super) fn identity(file: &File) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(&file.path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Elsewhere an open file cannot be replaced.
+#[cfg(not(unix))]
+pub(super) fn identity(_file: &File) -> Option<(u64, u64)> {
+    None
 }

@@ -46,10 +46,13 @@ pub(super) enum Standing {
 
 /// Looks without touching: a file that is not ours must stay as it is.
 pub(super) fn standing(connection: &Connection) -> Result<Standing, Trouble> {
-    let number = |pragma: &str| connection.pragma_query_value(None, pragma, |row| row.get::<_, u32>(0));
-    let application = number("application_id")?;
-    let version = number("user_version")?;
-    let things: u32 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    // One statement, one snapshot: somebody else may be making the tables at this very moment.
+    let (application, version, things): (u32, u32, u32) = connection.query_row(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
+         FROM pragma_application_id, pragma_user_version",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
     match (application, version, things) {
         (0, 0, 0) => Ok(Standing::New),
         (APPLICATION_ID, 1..=VERSION, 1..) => Ok(Standing::Ours(version)),

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::checkpoint::Tender;
 use super::clock::Clock;
 use super::command::{Command, Reply, Work};
-use super::error::Trouble;
+use super::error::{Trouble, moved, queue_full};
 use super::open;
 use super::options::File;
 use super::transaction::{Failure, Memo, Tell, Transaction, roll_back};
@@ -23,6 +23,8 @@ use crate::store::{Fate, StoreError};
 
 /// Records a sweep forgets in one transaction; claims go in between.
 const SWEEP_CHUNK: usize = 250;
+/// Sweeps that may wait for each other.
+const SWEEPS_MAX: usize = 16;
 
 pub(super) struct Writer {
     file: Arc<File>,
@@ -31,11 +33,12 @@ pub(super) struct Writer {
     batch_max: usize,
     tender: Tender,
     commits: Arc<AtomicU64>,
+    identity: Option<(u64, u64)>,
     /// `None` after an error that may have left it in a state we do not know.
     connection: Option<Connection>,
     memo: Memo,
     /// Taken from the queue and not answered.
-    waiting: Vec<Box<Command>>,
+    waiting: Vec<Command>,
     sweeps: VecDeque<Sweep>,
 }
 
@@ -54,8 +57,19 @@ impl Writer {
         tender: Tender,
         commits: Arc<AtomicU64>,
     ) -> Self {
-        let (memo, waiting, sweeps) = (Memo::default(), Vec::new(), VecDeque::new());
-        Self { file, clock, queue, batch_max, tender, commits, connection: None, memo, waiting, sweeps }
+        Self {
+            identity: open::identity(&file),
+            file,
+            clock,
+            queue,
+            batch_max,
+            tender,
+            commits,
+            connection: None,
+            memo: Memo::default(),
+            waiting: Vec::new(),
+            sweeps: VecDeque::new(),
+        }
     }
 
     /// Until the store is closed or dropped, and what was asked before that is answered.
@@ -81,7 +95,7 @@ impl Writer {
     }
 
     /// The next request that is already there.
-    fn take(&mut self) -> Option<Box<Command>> {
+    fn take(&mut self) -> Option<Command> {
         while let Ok(work) = self.queue.try_recv() {
             if let Some(command) = self.accept(work) {
                 return Some(command);
@@ -90,9 +104,12 @@ impl Writer {
         None
     }
 
-    fn accept(&mut self, work: Work) -> Option<Box<Command>> {
+    fn accept(&mut self, work: Work) -> Option<Command> {
         match work {
-            Work::Command(command) => return Some(command),
+            Work::Command(command) => return Some(*command),
+            Work::Sweep(_, reply) if self.sweeps.len() >= SWEEPS_MAX => {
+                let _ = reply.send(Err(queue_full(SWEEPS_MAX)));
+            }
             Work::Sweep(limit, reply) => self.sweeps.push_back(Sweep { left: limit, done: 0, reply }),
             Work::Close => self.queue.close(),
         }
@@ -100,7 +117,7 @@ impl Writer {
     }
 
     /// Commits `first` and whatever else has come by the time it is carried out.
-    fn commit_with(&mut self, first: Box<Command>) {
+    fn commit_with(&mut self, first: Command) {
         let connection = match self.connect() {
             Ok(connection) => connection,
             Err(error) => {
@@ -113,7 +130,8 @@ impl Writer {
             Err(Failure::Before(trouble)) if trouble.is_busy() => {
                 self.connection = roll_back(connection, &mut self.memo);
                 // Each of those who wait would wait as long again, one after the other.
-                while let Some(command) = self.take() {
+                for _ in 0..self.queue.len() {
+                    let Some(command) = self.take() else { break };
                     self.waiting.push(command);
                 }
                 self.refuse_waiting(&trouble, Fate::NotApplied);
@@ -132,7 +150,7 @@ impl Writer {
 
     /// One transaction: `command`, and while there is room whatever comes. On failure those not answered
     /// are in `waiting`.
-    fn attempt(&mut self, connection: &Connection, first: Box<Command>, room: usize) -> Result<(), Failure> {
+    fn attempt(&mut self, connection: &Connection, first: Command, room: usize) -> Result<(), Failure> {
         let mut next = Some(first);
         let mut memo = std::mem::take(&mut self.memo);
         let clock = Arc::clone(&self.clock);
@@ -235,6 +253,9 @@ impl Writer {
 
     /// The connection, taken out; opened anew after an error that spoiled the last one.
     fn connect(&mut self) -> Result<Connection, StoreError> {
+        if open::identity(&self.file) != self.identity {
+            return Err(moved(&self.file.path));
+        }
         match self.connection.take() {
             Some(connection) => Ok(connection),
             None => open::reconnect(&self.file).and_then(|connection| self.adopt(connection)),
