@@ -1,2 +1,75 @@
-//! The `semel` command.
-fn main() {}
+//! The `semel` command: see it work, look at intents, decide about them, look after the store.
+
+mod advice;
+mod args;
+mod decide;
+mod demo;
+mod duration;
+mod failure;
+mod ls;
+mod migrate;
+mod moment;
+mod outcome;
+mod show;
+mod stdout;
+mod sweep;
+mod table;
+mod target;
+mod usage;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use semel::store;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failed;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage::report(&error),
+    };
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => failed.report(),
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Failed> {
+    match &cli.command {
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "semel", &mut script);
+            stdout::bytes(&script)
+        }
+        // The demo works on both cores; looking at a store takes one thread.
+        Command::Demo(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(demo::run(args, cli.json)),
+        Command::DemoWorker(args) => {
+            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(demo::work(args))
+        }
+        _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
+    }
+}
+
+async fn operate(cli: &Cli) -> Result<(), Failed> {
+    let (url, json) = (cli.store.as_str(), cli.json);
+    if let Command::Migrate(args) = &cli.command {
+        return migrate::run(args, url, json).await;
+    }
+    let store = store::open_existing(url).await?;
+    match &cli.command {
+        Command::Ls(args) => ls::run(&store, args, json).await,
+        Command::Show(args) => show::run(&store, args, url, json).await,
+        Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
+        Command::Release(args) => decide::release(&store, args, url, json).await,
+        Command::Sweep(args) => sweep::run(&store, args, json).await,
+        Command::Migrate(_) | Command::Completions { .. } | Command::Demo(_) | Command::DemoWorker(_) => {
+            Ok(())
+        }
+    }
+}

@@ -25,7 +25,7 @@ mod url;
 pub use any::AnyStore;
 pub use error::{ErrorKind, Fate, StoreError};
 pub use record::{Decision, Record};
-pub use url::open;
+pub use url::{Migrated, migrate, open, open_existing, schema};
 
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;

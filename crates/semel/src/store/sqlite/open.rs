@@ -51,7 +51,9 @@ pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
     let connect = || {
         let mut connection = bare(file, file.create)?;
         // Before anything is changed: a file of somebody else's must stay as it is.
-        schema::standing(&connection)?;
+        if let (schema::Standing::New, false) = (schema::standing(&connection)?, file.create) {
+            return Err(refused("is empty; check the path, or make its tables with `semel migrate`".into()));
+        }
         write_ahead(&connection, file.busy_timeout)?;
         set_up(&connection, file)?;
         let before = schema::bring_up(&mut connection)?;

@@ -1,0 +1,104 @@
+//! What can be done about an intent, with the command lines that do it.
+
+use std::fmt;
+
+use semel::store::Record;
+use semel::{State, StoreTime};
+use serde::Serialize;
+
+use crate::args::STORE_DEFAULT;
+use crate::duration;
+use crate::view::state;
+
+#[derive(Serialize)]
+pub(crate) struct Advice {
+    /// What the state means for callers.
+    advice: String,
+    /// Command lines, ready to be completed.
+    commands: Vec<String>,
+}
+
+impl Advice {
+    pub(crate) fn new(record: &Record, now: StoreTime, url: &str) -> Self {
+        let id = record.intent.id();
+        let store = store_flag(url);
+        let resolve = |how: &str| format!("semel resolve {id} {how} --by NAME --why TEXT{store}");
+        let release = |yes: &str| format!("semel release {id}{yes} --by NAME --why TEXT{store}");
+        let decisions = || vec![resolve("--applied --code 200 --body @FILE"), resolve("--not-applied")];
+        let until = match record.head.expires_at {
+            Some(at) => format!("for another {}", duration::shown(at.since_ms(now))),
+            None => "for good".to_owned(),
+        };
+        let (advice, commands) = match state(record, now) {
+            State::Uncertain => (
+                "Nobody knows whether it happened, so it is not run again. Look it up where the effect \
+                 would be, then say what you found:"
+                    .to_owned(),
+                decisions(),
+            ),
+            State::InProgress if record.head.is_lapsed(now) => (
+                "Its owner is gone, but running it again is safe: the next call with this key does. If nobody \
+                 will call again, say what happened:"
+                    .to_owned(),
+                decisions(),
+            ),
+            State::InProgress => (
+                format!(
+                    "Somebody is at it. Wait: if they do not come back it can be decided in {}.",
+                    duration::shown(record.head.lease_until.since_ms(now))
+                ),
+                Vec::new(),
+            ),
+            State::Completed => (
+                format!(
+                    "It is done. Calls with this key get this outcome {until}. To have the work done once \
+                     more under the same key:"
+                ),
+                vec![release(" --yes")],
+            ),
+            State::FailedFinal => (
+                format!(
+                    "It was refused for good. Calls with this key get this failure {until}. To let the same \
+                     key try again:"
+                ),
+                vec![release("")],
+            ),
+            State::FailedRetryable => {
+                ("It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(), Vec::new())
+            }
+        };
+        Self { advice, commands }
+    }
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.advice)?;
+        self.commands.iter().try_for_each(|command| writeln!(f, "  {command}"))
+    }
+}
+
+/// Only for files: the URL of a server may hold a password.
+fn store_flag(url: &str) -> String {
+    if url == STORE_DEFAULT || !url.starts_with("sqlite:") {
+        return String::new();
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/:._-+@,".contains(c);
+    match url.chars().all(plain) {
+        true => format!(" --store {url}"),
+        false => format!(" --store '{}'", url.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::store_flag;
+
+    #[test]
+    fn the_store_is_named_where_it_has_to_be_and_never_with_a_password() {
+        assert_eq!(store_flag("sqlite:semel.db"), "");
+        assert_eq!(store_flag("sqlite:/var/lib/semel.db"), " --store sqlite:/var/lib/semel.db");
+        assert_eq!(store_flag("sqlite:my file's.db"), r" --store 'sqlite:my file'\''s.db'");
+        assert_eq!(store_flag("postgres://u:secret@h/db"), "");
+    }
+}

@@ -1,0 +1,350 @@
+//! What the command line looks like.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use semel::store::PAGE_RECORDS_MAX;
+use semel::{Retention, State};
+
+use crate::duration::{parse_ms, parse_retention};
+
+pub(crate) const STORE_DEFAULT: &str = "sqlite:semel.db";
+
+/// Exactly-once effects on at-least-once rails.
+#[derive(Parser)]
+#[command(
+    name = "semel",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Data goes to stdout, everything else to stderr.
+Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
+
+Examples:
+  semel demo                                          what semel does, in ten seconds
+  semel ls --state uncertain                          what needs a person
+  semel show 9c8722d0f190                             one intent, and what can be done about it
+  semel resolve 9c8722d0f190 --not-applied --by ana --why 'not in the provider dashboard'"
+)]
+pub(crate) struct Cli {
+    /// Where intents are remembered
+    #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true,
+          default_value = STORE_DEFAULT)]
+    pub(crate) store: String,
+    /// JSON instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Ls(Ls),
+    Show(Show),
+    Resolve(Resolve),
+    Release(Release),
+    Sweep(Sweep),
+    Migrate(Migrate),
+    Demo(Demo),
+    /// Print a completion script for a shell
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+    #[command(hide = true)]
+    DemoWorker(DemoWorker),
+}
+
+/// List intents, newest first
+///
+/// A state is the one that holds now: an opaque claim whose lease ran out is listed as uncertain. Raw keys may be
+/// secrets; a short hash stands for them unless --show-keys is given.
+///
+/// With --json each page is one document on one line: {"records": [...], "next": "CURSOR" or null}.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  semel ls --state uncertain,in_progress --older-than 5m
+  semel ls --operation payment.create --tenant acme --limit 20
+  semel ls --all --json | jq -r '.records[].id'")]
+pub(crate) struct Ls {
+    /// Only in these states: in_progress, uncertain, completed, failed_final, failed_retryable
+    #[arg(long, value_name = "STATE,…", value_delimiter = ',', value_parser = parse_state)]
+    pub(crate) state: Vec<State>,
+    /// Only of this operation
+    #[arg(long, value_name = "NAME")]
+    pub(crate) operation: Option<String>,
+    /// Only of this tenant; '' for a service without tenants
+    #[arg(long)]
+    pub(crate) tenant: Option<String>,
+    /// Only those at least this long in their state: 30s, 5m, 2h, 7d
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    pub(crate) older_than: Option<u64>,
+    /// At most this many
+    #[arg(long, value_name = "N", default_value_t = 50,
+          value_parser = clap::value_parser!(u64).range(1..=PAGE_RECORDS_MAX as u64))]
+    pub(crate) limit: u64,
+    /// Go on where a page ended
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<String>,
+    /// All pages
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+    /// Show raw keys instead of a short hash
+    #[arg(long)]
+    pub(crate) show_keys: bool,
+}
+
+/// Which intent: by id, or by the parts the id is made from.
+#[derive(Args)]
+pub(crate) struct Target {
+    /// The id's 64 hex digits, or at least the first 8 of them
+    #[arg(value_name = "ID", required_unless_present = "key", conflicts_with = "key")]
+    pub(crate) id: Option<String>,
+    /// Instead of the id: its key
+    #[arg(long, requires = "operation")]
+    pub(crate) key: Option<String>,
+    /// With --key: its operation
+    #[arg(long, value_name = "NAME", requires = "key")]
+    pub(crate) operation: Option<String>,
+    /// With --key: its tenant; without one, a service that has no tenants
+    #[arg(long, requires = "key", conflicts_with = "scope")]
+    pub(crate) tenant: Option<String>,
+    /// With --key: its whole scope as ls shows it, such as acme/user-42
+    #[arg(long, requires = "key")]
+    pub(crate) scope: Option<String>,
+}
+
+/// Show one intent, and what can be done about it
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  semel show 9c8722d0f190
+  semel show --tenant acme --operation payment.create --key order-1001
+  semel show 9c8722d0f190 --body > answer.bin")]
+pub(crate) struct Show {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Show the raw key instead of a short hash
+    #[arg(long)]
+    pub(crate) show_keys: bool,
+    /// Write the stored body to stdout, byte by byte, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) body: bool,
+}
+
+/// Who decides, why, and for how long it is remembered.
+#[derive(Args)]
+pub(crate) struct Decider {
+    /// Who decides; recorded with the intent
+    #[arg(long, value_name = "NAME", value_parser = parse_by)]
+    pub(crate) by: String,
+    /// Why; recorded with the intent
+    #[arg(long, value_name = "TEXT", value_parser = parse_why)]
+    pub(crate) why: String,
+    /// How long it is remembered: 24h, 7d, forever
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_retention)]
+    pub(crate) retention: Retention,
+    /// Only if the intent still has this epoch, as show gave it
+    #[arg(long, value_name = "N")]
+    pub(crate) epoch: Option<u64>,
+}
+
+/// Say what became of an uncertain intent
+///
+/// Look it up first (your database, the provider's dashboard), then say what you found. From then on the decision
+/// holds: the last owner's late outcome is refused, and every later caller gets the same answer. An intent whose
+/// owner is still believed alive cannot be decided.
+#[derive(Args)]
+#[command(group = clap::ArgGroup::new("found").required(true).args(["applied", "failed", "not_applied"]),
+          after_help = "\
+Examples:
+  semel resolve 9c8722d0f190 --applied --code 201 --header 'content-type: application/json' \\
+        --body '{\"id\":7}' --by ana --why 'charge ch_7 is in the dashboard'
+  semel resolve 9c8722d0f190 --failed --code 402 --body 'card declined' --by ana --why 'declined at 3:04'
+  semel resolve 9c8722d0f190 --not-applied --by ana --why 'no charge in the dashboard'")]
+pub(crate) struct Resolve {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// It happened: later callers get the outcome given here
+    #[arg(long)]
+    pub(crate) applied: bool,
+    /// It was refused for good: later callers get the failure given here
+    #[arg(long)]
+    pub(crate) failed: bool,
+    /// It did not happen: the same key may run again
+    #[arg(long, conflicts_with_all = ["code", "body", "header"])]
+    pub(crate) not_applied: bool,
+    /// The outcome's status: 200 unless told otherwise; without --code, --body and --header there is no outcome
+    /// to give and callers learn only that it is done
+    #[arg(long, value_name = "STATUS")]
+    pub(crate) code: Option<u16>,
+    /// The outcome's body: TEXT, @FILE, or @- for stdin; without it callers learn that the body was not kept
+    #[arg(long, value_name = "TEXT|@FILE")]
+    pub(crate) body: Option<String>,
+    /// A header of the outcome; may be given several times
+    #[arg(long, value_name = "NAME: VALUE", value_parser = parse_header)]
+    pub(crate) header: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) decider: Decider,
+}
+
+/// Withdraw a remembered outcome, so that the same key may run again
+///
+/// Dangerous for a completed intent: the next call with this key does the work once more.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  semel release 9c8722d0f190 --yes --by ana --why 'charge was refunded by hand, customer wants to retry'")]
+pub(crate) struct Release {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) decider: Decider,
+    /// Yes, also if the work was done and may be done again
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+/// Forget outcomes whose retention is over
+///
+/// Intents in progress and uncertain ones stay, however old. The total is printed on stdout.
+#[derive(Args)]
+#[command(after_help = "\
+Example:
+  semel sweep --limit 100000")]
+pub(crate) struct Sweep {
+    /// Stop after this many
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: Option<u64>,
+    /// How many to ask for at a time
+    #[arg(long, value_name = "N", default_value_t = 1_000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub(crate) batch: u64,
+}
+
+/// Create or upgrade the tables of a store
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  semel migrate --store sqlite:/var/lib/semel/semel.db
+  semel migrate --print > schema.sql")]
+pub(crate) struct Migrate {
+    /// Show the SQL and touch nothing
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+/// See it work: crashes, duplicates and impatient callers, judged by a ledger
+///
+/// A guard on SQLite in a temporary directory. Intents are sent several times over from many tasks, callers are
+/// dropped at random, and a worker process is killed in the middle of its work. Every effect appends a line to a
+/// ledger file and fsyncs it; the table is counted from that file. Exit code 1 if a single effect is missing or
+/// happened twice.
+#[derive(Args)]
+pub(crate) struct Demo {
+    /// How many different things are to be done
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    pub(crate) intents: u32,
+    /// How many times they are sent altogether
+    #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    pub(crate) sends: u32,
+    /// Tasks that send
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) tasks: u32,
+    /// What is random: order, latencies, who is dropped. A new one each time unless given
+    #[arg(long)]
+    pub(crate) seed: Option<u64>,
+    /// Leave database and ledgers behind, and say where
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Plant a bug, to see that the demo notices
+    #[arg(long = "break", value_name = "BUG", hide = true)]
+    pub(crate) bug: Option<Bug>,
+}
+
+/// Bugs the demo can be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Bug {
+    /// Some effects run beside the guard.
+    Twice,
+    /// Some effects are reported done but are not.
+    Lost,
+    /// Held intents are settled without looking.
+    Blind,
+}
+
+/// One worker process of the demo: sends come on stdin, answers go to stdout.
+#[derive(Args)]
+pub(crate) struct DemoWorker {
+    #[arg(long)]
+    pub(crate) directory: PathBuf,
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[arg(long)]
+    pub(crate) tasks: u32,
+}
+
+fn parse_state(text: &str) -> Result<State, String> {
+    State::from_name(text).ok_or_else(|| {
+        let names = State::ALL.map(State::as_str).join(", ");
+        format!("{text:?} is not a state; use {names}")
+    })
+}
+
+fn parse_by(text: &str) -> Result<String, String> {
+    parse_note(text, 200)
+}
+
+fn parse_why(text: &str) -> Result<String, String> {
+    parse_note(text, 2_000)
+}
+
+/// The store would cut off what is longer; better to hear of it.
+fn parse_note(text: &str, bytes_max: usize) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("it is empty; whoever looks at this later wants to know".to_owned()),
+        note if note.len() > bytes_max => Err(format!("it has {} bytes; at most {bytes_max}", note.len())),
+        note => Ok(note.to_owned()),
+    }
+}
+
+fn parse_header(text: &str) -> Result<(String, String), String> {
+    let wrong = || format!("{text:?} is not a header; write it like 'content-type: text/plain'");
+    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) || value.chars().any(|c| c.is_control() && c != '\t') {
+        return Err(wrong());
+    }
+    Ok((name.to_ascii_lowercase(), value.trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn headers() {
+        assert_eq!(parse_header("Content-Type:  a/b "), Ok(("content-type".into(), "a/b".into())));
+        assert_eq!(parse_header("x:"), Ok(("x".into(), String::new())));
+        for bad in ["", ":v", "no colon", "a b: c", "a: b\r\nc: d"] {
+            assert!(parse_header(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn notes_say_something_and_are_not_cut_off() {
+        assert_eq!(parse_by(" ana ").as_deref(), Ok("ana"));
+        assert!(parse_by("  ").is_err());
+        assert!(parse_by(&"x".repeat(201)).is_err());
+        assert!(parse_why(&"x".repeat(2_000)).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! `semel resolve` and `semel release`
+
+use semel::intent::state::Ruling;
+use semel::store::{AnyStore, Decide, Decided, Record, Store};
+use semel::{Epoch, Outcome, State, Verdict};
+
+use crate::args::{Decider, Release, Resolve};
+use crate::duration;
+use crate::failure::Failed;
+use crate::moment::rfc3339;
+use crate::outcome;
+use crate::show::ShowView;
+use crate::stdout;
+use crate::target;
+use crate::view::state;
+
+const CHANGED: &str = "it has changed meanwhile; look again with `semel show` before you decide";
+
+pub(crate) async fn resolve(store: &AnyStore, args: &Resolve, url: &str, json: bool) -> Result<(), Failed> {
+    let outcome = outcome::given(args)?;
+    let ruling = match (args.applied, args.failed) {
+        (true, _) => Ruling::Applied(Verdict::Completed),
+        (_, true) => Ruling::Applied(Verdict::FailedFinal),
+        _ => Ruling::NotApplied,
+    };
+    let record = target::find(store, &args.target).await?.to_decide()?;
+    decide(store, record, ruling, outcome, &args.decider, url, json).await
+}
+
+pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: bool) -> Result<(), Failed> {
+    let record = target::find(store, &args.target).await?.to_decide()?;
+    let now = store.now().await?;
+    match state(&record, now) {
+        State::Completed if !args.yes => Err(Failed::not_done(
+            "the work was done, and the next call with this key would do it again; add --yes if that is meant",
+        )),
+        State::FailedRetryable => {
+            Err(Failed::not_done("nothing to release: the same key may run again already"))
+        }
+        _ => decide(store, record, Ruling::Release, None, &args.decider, url, json).await,
+    }
+}
+
+async fn decide(
+    store: &AnyStore,
+    record: Record,
+    ruling: Ruling,
+    outcome: Option<Outcome>,
+    decider: &Decider,
+    url: &str,
+    json: bool,
+) -> Result<(), Failed> {
+    let id = record.intent.id();
+    let seen = record.head.epoch;
+    if decider.epoch.is_some_and(|epoch| Epoch(epoch) != seen) {
+        return Err(Failed::not_done(CHANGED));
+    }
+    let (by, why) = (decider.by.clone(), decider.why.clone());
+    let decide = Decide { seen, ruling, outcome, retention: decider.retention, by, why };
+    match store.decide(id, decide).await? {
+        Decided::Recorded => {}
+        Decided::Stale => return Err(Failed::not_done(CHANGED)),
+        Decided::Refused(state) => return Err(refused(store, &record, state, ruling).await),
+    }
+    let now = store.now().await?;
+    // It may be run and finished by somebody else the moment it is decided: shown as it is now.
+    let Some(record) = store.get(id).await? else {
+        eprintln!("decided, and expired already");
+        return Ok(());
+    };
+    if json {
+        return stdout::json(&ShowView::new(&record, now, false, url));
+    }
+    let until = match record.head.expires_at {
+        Some(at) => format!("until {}", rfc3339(at)),
+        None => "for good".to_owned(),
+    };
+    let means = match ruling {
+        Ruling::Applied(Verdict::FailedFinal) => format!("callers get this failure {until}"),
+        Ruling::Applied(_) => format!("callers get this outcome {until}"),
+        Ruling::NotApplied | Ruling::Release => "the next call with this key runs it".to_owned(),
+    };
+    stdout::text(&format!("{id} is {} now: {means}\n", state(&record, now).as_str()))
+}
+
+async fn refused(store: &AnyStore, record: &Record, state: State, ruling: Ruling) -> Failed {
+    let id = record.intent.id();
+    let why = match (state, ruling) {
+        (State::InProgress, _) => {
+            // The lease may have been renewed since the record was read.
+            let lease =
+                store.get(id).await.ok().flatten().map_or(record.head.lease_until, |r| r.head.lease_until);
+            let left = match store.now().await {
+                Ok(now) => duration::shown(lease.since_ms(now)),
+                Err(_) => "a while".to_owned(),
+            };
+            format!("its owner is believed alive until {} ({left}); wait, then look again", rfc3339(lease))
+        }
+        (State::Uncertain, _) => {
+            "it has no outcome to withdraw; say what became of it with `semel resolve`".to_owned()
+        }
+        (State::FailedRetryable, _) => {
+            "it is known not to have happened; the next call with this key runs it".to_owned()
+        }
+        (state, _) => format!(
+            "it is {} already; `semel release` withdraws that, if the work is to be done again",
+            state.as_str()
+        ),
+    };
+    Failed::not_done(format!("refused: {why}"))
+}

@@ -1,0 +1,27 @@
+//! `semel migrate`
+
+use semel::store;
+use serde_json::json;
+
+use crate::args::Migrate;
+use crate::failure::Failed;
+use crate::stdout;
+
+pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
+    if args.print {
+        let sql = store::schema(url)?;
+        return match as_json {
+            true => stdout::json(&json!({ "sql": sql })),
+            false => stdout::text(sql),
+        };
+    }
+    let store::Migrated { before, now } = store::migrate(url).await?;
+    if as_json {
+        return stdout::json(&json!({ "before": before, "now": now }));
+    }
+    stdout::text(&match before {
+        0 => format!("created, version {now}\n"),
+        _ if before == now => format!("nothing to do, version {now}\n"),
+        _ => format!("upgraded from version {before} to {now}\n"),
+    })
+}

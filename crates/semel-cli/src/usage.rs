@@ -1,0 +1,44 @@
+//! Wrong arguments, in one line.
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+use crate::failure::Failed;
+
+/// Help and version go to stdout as they are; anything else is one line on stderr, like all our errors.
+pub(crate) fn report(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        _ => Failed::usage(one_line(&error.to_string())).report(),
+    }
+}
+
+/// Clap's text up to its usage, which `--help` shows better.
+fn one_line(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|mark| text.find(mark)).min();
+    format!("{}; see --help", text[..end.unwrap_or(text.len())].trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+
+    #[test]
+    fn what_clap_says_at_length() {
+        assert_eq!(
+            one_line(
+                "error: missing:\n  --by <NAME>\n\nUsage: semel\n\nFor more information, try '--help'.\n"
+            ),
+            "missing:\n  --by <NAME>; see --help"
+        );
+    }
+}
