@@ -1,12 +1,67 @@
-//! Exactly-once effects on at-least-once rails.
+//! **Exactly-once effects on at-least-once rails.**
+//!
+//! Networks retry: the same payment arrives twice, three times, from two processes at once, after a crash.
+//! semel lets a service say *this intent, once*: the effect happens once, and every caller sees the same
+//! answer. Where that cannot be promised, semel says so and stops instead of guessing.
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("semel.db");
+//! # async fn charge(cents: u32, key: semel::Key) -> Result<String, std::io::Error> { Ok("ch_1".into()) }
+//! use semel::{Guard, Key, Scope, store::sqlite::SqliteStore};
+//!
+//! let payments = Guard::new(SqliteStore::open(path).await?).operation("payment.create")?;
+//! let (merchant, key) = (Scope::tenant("acme")?, Key::new("order-1001")?);
+//!
+//! let reply = payments
+//!     .once(&merchant, &key, &("EUR", 4200), |attempt| async move {
+//!         Ok(charge(4200, attempt.child("charge")).await?)
+//!     })
+//!     .await?;
+//! assert_eq!((reply.value.as_str(), reply.replayed), ("ch_1", false));
+//! # let again = payments.once::<String, _, _, _>(&merchant, &key, &("EUR", 4200), |_| async { panic!() }).await?;
+//! # assert!(again.replayed);
+//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+//!
+//! # What protects the effect
+//!
+//! | [`Effect`] | means | after a crash, a lost lease, a broken call |
+//! |---|---|---|
+//! | `Atomic` | claim, rows and outcome are one commit | nothing happened: run again |
+//! | `Keyed` | the downstream honours our key | run again |
+//! | `Opaque` (default) | nothing else protects | *uncertain*: looked up, or held for a person |
+//!
+//! # The map
+//!
+//! | module | what |
+//! |---|---|
+//! | [`intent`] | what *once* means: pure code, one function that decides everything |
+//! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite |
+//! | [`guard`] | how it is enforced: claim → run → finish → replay |
+//! | [`observe`] | every metric and span name |
+//! | [`crash`] | the named points at which tests kill the process |
+//! | `conformance` | the laws every store passes, exported for the authors of stores |
+//!
+//! # What semel does not promise
+//!
+//! - That an opaque effect happens *at least* once: if its owner dies half way, it is held until somebody
+//!   (a lookup or a person) finds out.
+//! - Anything beyond retention: after it a retry is a new intent, unless its key is time-ordered and refused.
+//! - That work is cancelled: once claimed, it runs to its end.
+//!
+//! The failure windows, one by one, are in `docs/guarantees.md`.
+
 #[cfg(feature = "conformance")]
 pub mod conformance;
-#[cfg_attr(not(feature = "crash-points"), allow(unused))]
 pub mod crash;
 pub mod guard;
 pub mod intent;
 pub mod observe;
 pub mod store;
+
 pub use guard::{
     Answer, Attempt, Ended, Execution, Failure, Found, Guard, GuardError, Guarded, OnceError, Reply,
 };
