@@ -74,7 +74,7 @@ impl From<Verdict> for State {
 }
 
 /// The part of a record that decides.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Head {
     /// As stored; [`state_at`](Head::state_at) is what holds.
     pub state: State,
@@ -335,3 +335,7 @@ fn finished(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime)
 #[cfg(test)]
 #[path = "state_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model;

@@ -1,0 +1,176 @@
+//! Every interleaving of a small world, played through [`step`]: one intent, three workers that crash, stall
+//! and come back, lost answers, leases and outcomes that end, a deploy, and an operator.
+//!
+//! Property tests sample histories; this visits all of them up to the bounds below, each state once. What it
+//! assumes of people and workers is written down as [`Rules`], and shown to be needed: with a careless
+//! operator the promise does not hold, whatever the store does.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use super::*;
+
+#[path = "model_world.rs"]
+mod world;
+
+use world::{Act, Broken, Budget, Doing, World};
+
+/// What the world is assumed to do.
+#[derive(Clone, Copy)]
+struct Rules {
+    step: Decider,
+    effect: Effect,
+    budget: Budget,
+    /// What the next version of the code calls the effect, if there is a deploy.
+    deploy: Option<Effect>,
+    /// A worker says "nothing happened" only if nobody's attempt did or can still do anything; else it
+    /// speaks for its own attempt alone.
+    fails_for_all: bool,
+    /// The operator says "not applied" only when nobody is left who could still apply it.
+    patient: bool,
+}
+
+impl Rules {
+    fn of(effect: Effect) -> Self {
+        // An opaque claim has one owner at a time, so there are few states and a long history is affordable.
+        let budget = match effect {
+            Effect::Opaque => Budget { claims: 7, losses: 2, expiries: 1, decisions: 2 },
+            _ => Budget { claims: 4, losses: 1, expiries: 1, decisions: 1 },
+        };
+        Self { step, effect, budget, deploy: None, fails_for_all: false, patient: true }
+    }
+}
+
+/// A broken law, and the shortest way there.
+#[derive(Debug)]
+struct Violation {
+    law: Broken,
+    trace: Vec<String>,
+}
+
+/// Visits every state that can be reached; returns how many there are.
+fn explore(rules: &Rules) -> Result<usize, Violation> {
+    // 64 bits stand for a state: among a million of them two are mixed up with a chance below one in 10^7.
+    let digest = |world: &World| BuildHasherDefault::<DefaultHasher>::default().hash_one(world);
+    let first = World::new(rules);
+    let mut seen = HashSet::from([digest(&first)]);
+    let mut steps: Vec<Taken> = vec![(0, None, Act::Sweep)];
+    let mut frontier = VecDeque::from([(0, first)]);
+    while let Some((number, world)) = frontier.pop_front() {
+        for (at, act) in world.acts(rules) {
+            let mut next = world.clone();
+            let judged = next.act(rules, at, act).and_then(|()| next.check());
+            steps.push((number, at.map(|at| world.workers[at]), act));
+            if let Err(law) = judged {
+                return Err(Violation { law, trace: trace(&steps) });
+            }
+            // Workers are alike: which one is which makes no other state.
+            next.workers.sort_unstable();
+            if seen.insert(digest(&next)) {
+                frontier.push_back((steps.len() - 1, next));
+            } else {
+                steps.pop();
+            }
+        }
+    }
+    Ok(seen.len())
+}
+
+/// The step before, who took this one (as it was then), and what it was.
+type Taken = (usize, Option<Doing>, Act);
+
+fn trace(steps: &[Taken]) -> Vec<String> {
+    let mut trace = Vec::new();
+    let mut at = steps.len() - 1;
+    while at > 0 {
+        let (before, who, act) = steps[at];
+        trace.push(match who {
+            None => format!("{act:?}"),
+            Some(Doing::Idle) => format!("somebody: {act:?}"),
+            Some(Doing::Asked { token, .. } | Doing::Running { token, .. }) => {
+                format!("owner {token}: {act:?}")
+            }
+        });
+        at = before;
+    }
+    trace.reverse();
+    trace
+}
+
+fn holds(name: &str, rules: &Rules) {
+    match explore(rules) {
+        Ok(states) => println!("{name}: {states} states"),
+        Err(violation) => panic!("{name}: {violation:#?}"),
+    }
+}
+
+fn breaks(name: &str, rules: &Rules) -> Violation {
+    let violation = explore(rules).expect_err(name);
+    println!("{name}: {violation:#?}");
+    violation
+}
+
+#[test]
+fn an_opaque_effect_happens_at_most_once() {
+    holds("opaque", &Rules::of(Effect::Opaque));
+}
+
+#[test]
+fn a_keyed_effect_counts_once() {
+    holds("keyed", &Rules::of(Effect::Keyed));
+}
+
+#[test]
+fn a_deploy_that_changes_the_effect_does_not_repeat_it() {
+    for (from, to) in [(Effect::Opaque, Effect::Keyed), (Effect::Keyed, Effect::Opaque)] {
+        let budget = Budget { claims: 3, losses: 1, expiries: 1, decisions: 1 };
+        let rules = Rules { deploy: Some(to), fails_for_all: true, budget, ..Rules::of(from) };
+        holds(&format!("{from}, then {to}"), &rules);
+    }
+}
+
+#[test]
+fn the_model_sees_an_opaque_effect_run_again_after_its_lease() {
+    let careless: Decider = |head, event, now| match (head, *event) {
+        (Some(it), Event::Claim { owner, fresh, lease_ms, .. }) if it.is_lapsed(now) => {
+            let lease_until = now.plus_ms(lease_ms);
+            Step::put(Answer::Run, Head { owner, epoch: fresh, lease_until, ..*it })
+        }
+        _ => step(head, event, now),
+    };
+    let violation =
+        breaks("run again after the lease", &Rules { step: careless, ..Rules::of(Effect::Opaque) });
+    assert_eq!(violation.law, "the effect happened twice");
+    assert!(violation.trace.iter().any(|it| it.contains("Lapse")), "{violation:#?}");
+}
+
+#[test]
+fn the_model_sees_a_finish_without_the_fence() {
+    let unfenced: Decider = |head, event, now| match (head, *event) {
+        (Some(it), Event::Finish { verdict, retention, .. }) => {
+            step(head, &Event::Finish { owner: it.owner, epoch: it.epoch, verdict, retention }, now)
+        }
+        _ => step(head, event, now),
+    };
+    let violation = breaks("finish without the fence", &Rules { step: unfenced, ..Rules::of(Effect::Keyed) });
+    assert_eq!(violation.law, "an outcome was recorded under somebody else's claim");
+}
+
+/// What semel does not promise: "not applied" has to mean "and will not be". A worker that sleeps before its
+/// effect is not stopped by a decision; nothing but its own downstream could stop it.
+#[test]
+fn an_operator_has_to_be_sure_that_nobody_is_left_to_apply_it() {
+    let violation = breaks("a hasty operator", &Rules { patient: false, ..Rules::of(Effect::Opaque) });
+    assert_eq!(violation.law, "the effect happened twice");
+    assert!(violation.trace.iter().any(|it| it.contains("NotApplied")), "{violation:#?}");
+}
+
+/// Nor this: after a takeover a worker that failed knows what it did itself, not what the attempt before it
+/// did. While all attempts carry the key that is no matter; a deploy that drops the key makes it one.
+#[test]
+fn dropping_the_key_needs_failures_that_speak_for_every_attempt() {
+    let rules = Rules { deploy: Some(Effect::Opaque), ..Rules::of(Effect::Keyed) };
+    let violation = breaks("the key is dropped", &rules);
+    assert_eq!(violation.law, "the effect happened twice");
+    assert!(violation.trace.iter().any(|it| it.contains("FailedRetryable")), "{violation:#?}");
+}

@@ -1,0 +1,350 @@
+//! The small world [`model`](super) explores: what can happen in it, and what has to hold.
+
+use super::super::*;
+use super::Rules;
+
+const WORKERS: usize = 3;
+/// Time stands still at this moment; a lease or an outcome ends by being moved to it.
+const NOW: StoreTime = StoreTime(1_000);
+const SPAN_MS: u64 = 100;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) enum Doing {
+    /// Between attempts.
+    Idle,
+    /// Claimed, but the answer was lost: it does not know.
+    Asked { token: u64, keyed: bool },
+    /// Under a claim.
+    Running { token: u64, epoch: u64, keyed: bool, applied: bool, asleep: bool, suspect: bool },
+}
+
+/// Claims that are granted, answers that are lost, outcomes that expire, decisions that are taken. Stalls,
+/// crashes, lapses and refused claims are free: they lead round in circles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Budget {
+    pub(super) claims: u8,
+    pub(super) losses: u8,
+    pub(super) expiries: u8,
+    pub(super) decisions: u8,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    head: Option<Head>,
+    pub(super) workers: [Doing; WORKERS],
+    effect: Effect,
+    /// The highest epoch given out.
+    epochs: u64,
+    left: Budget,
+    deployed: bool,
+    /// Effects that happened in this life of the record; a new life begins when an expired one is claimed.
+    effects: u8,
+    /// The downstream has seen the key: it will not do the same again.
+    key_known: bool,
+    /// The owner of the record's epoch died, stalled, lost the answer or said that it does not know.
+    blamed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    Claim,
+    ClaimAndLoseTheAnswer,
+    AskAgain,
+    Apply,
+    Finish(Verdict),
+    Renew,
+    Stall,
+    Wake,
+    Crash,
+    Lapse,
+    Expire,
+    Sweep,
+    Deploy,
+    Decide(Ruling),
+}
+
+pub(super) type Broken = &'static str;
+
+fn token(number: u64) -> Owner {
+    Owner::from_bytes(u128::from(number).to_be_bytes())
+}
+
+impl World {
+    pub(super) fn new(rules: &Rules) -> Self {
+        Self {
+            head: None,
+            workers: [Doing::Idle; WORKERS],
+            effect: rules.effect,
+            epochs: 0,
+            left: rules.budget,
+            deployed: false,
+            effects: 0,
+            key_known: false,
+            blamed: false,
+        }
+    }
+
+    fn state(&self) -> Option<State> {
+        self.head.and_then(|head| head.state_at(NOW))
+    }
+
+    /// Everything that can happen next: to the world, or to a worker.
+    pub(super) fn acts(&self, rules: &Rules) -> Vec<(Option<usize>, Act)> {
+        let mut acts = vec![(None, Act::Sweep)];
+        if let Some(head) = self.head {
+            let running = head.state == State::InProgress && !head.is_lapsed(NOW);
+            // One who is awake renews.
+            let awake = |doing: &Doing| matches!(doing, Doing::Running { epoch, asleep: false, .. } if *epoch == head.epoch.0);
+            if running && !self.workers.iter().any(awake) {
+                acts.push((None, Act::Lapse));
+            }
+            if self.left.expiries > 0 && head.expires_at.is_some_and(|at| at > NOW) {
+                acts.push((None, Act::Expire));
+            }
+            if self.left.decisions > 0 && (head.state == State::Uncertain || head.is_lapsed(NOW)) {
+                if self.has_happened() {
+                    acts.push((None, Act::Decide(Ruling::Applied(Verdict::Completed))));
+                } else if !(rules.patient && self.may_still_happen(None)) {
+                    acts.push((None, Act::Decide(Ruling::NotApplied)));
+                }
+            }
+        }
+        if rules.deploy.is_some() && !self.deployed {
+            acts.push((None, Act::Deploy));
+        }
+        for (at, doing) in self.workers.iter().enumerate() {
+            // Two workers in the same state do the same; one of them is enough.
+            if at > 0 && self.workers[at - 1] == self.workers[at] {
+                continue;
+            }
+            let can: &[Act] = match doing {
+                Doing::Idle if self.left.claims == 0 => &[],
+                Doing::Idle if self.left.losses == 0 => &[Act::Claim],
+                Doing::Idle => &[Act::Claim, Act::ClaimAndLoseTheAnswer],
+                Doing::Asked { .. } => &[Act::AskAgain, Act::Crash],
+                Doing::Running { asleep: true, .. } => &[Act::Wake, Act::Crash],
+                Doing::Running { applied: true, .. } => &[
+                    Act::Finish(Verdict::Completed),
+                    Act::Finish(Verdict::Uncertain),
+                    Act::Renew,
+                    Act::Stall,
+                    Act::Crash,
+                ],
+                Doing::Running { .. } => &[
+                    Act::Apply,
+                    Act::Finish(Verdict::FailedRetryable),
+                    Act::Finish(Verdict::Uncertain),
+                    Act::Renew,
+                    Act::Stall,
+                    Act::Crash,
+                ],
+            };
+            let others = self.has_happened() || self.may_still_happen(Some(at));
+            let honest = |act: &&Act| {
+                !(rules.fails_for_all && others && matches!(act, Act::Finish(Verdict::FailedRetryable)))
+            };
+            acts.extend(can.iter().filter(honest).map(|act| (Some(at), *act)));
+        }
+        acts
+    }
+
+    fn has_happened(&self) -> bool {
+        self.effects > 0 || self.key_known
+    }
+
+    /// Somebody (else) is under way and has not applied it yet.
+    fn may_still_happen(&self, except: Option<usize>) -> bool {
+        let pending =
+            |doing: &Doing| matches!(doing, Doing::Asked { .. } | Doing::Running { applied: false, .. });
+        self.workers.iter().enumerate().any(|(at, doing)| Some(at) != except && pending(doing))
+    }
+
+    fn apply(&mut self, rules: &Rules, event: &Event) -> Step {
+        let step = (rules.step)(self.head.as_ref(), event, NOW);
+        let before = self.head.map(|head| head.epoch);
+        match step.change {
+            Change::None => {}
+            // The lease means nothing once it is finished: one state less to tell apart.
+            Change::Put(head) if head.state != State::InProgress => {
+                self.head = Some(Head { lease_until: NOW, ..head });
+            }
+            Change::Put(head) => self.head = Some(head),
+            Change::Remove => self.head = None,
+        }
+        if self.head.map(|head| head.epoch) != before {
+            self.blamed = false;
+        }
+        step
+    }
+
+    pub(super) fn act(&mut self, rules: &Rules, at: Option<usize>, act: Act) -> Result<(), Broken> {
+        let Some(at) = at else { return self.happen(rules, act) };
+        self.workers[at] = match (self.workers[at], act) {
+            (Doing::Idle, _) => {
+                let (token, keyed) = (self.epochs + 1, self.effect.may_rerun());
+                match self.claim(rules, token, keyed)? {
+                    Some(_) if matches!(act, Act::ClaimAndLoseTheAnswer) => {
+                        self.left.losses -= 1;
+                        self.blamed = true;
+                        Doing::Asked { token, keyed }
+                    }
+                    granted => started(token, keyed, granted),
+                }
+            }
+            (Doing::Asked { token, keyed }, Act::AskAgain) => {
+                started(token, keyed, self.claim(rules, token, keyed)?)
+            }
+            (Doing::Running { token, epoch, keyed, applied, asleep, suspect }, act) => {
+                let now = |applied, asleep, suspect| Doing::Running {
+                    token,
+                    epoch,
+                    keyed,
+                    applied,
+                    asleep,
+                    suspect,
+                };
+                match act {
+                    Act::Apply => {
+                        self.effects += u8::from(!keyed || !self.key_known);
+                        self.key_known |= keyed;
+                        now(true, asleep, suspect)
+                    }
+                    Act::Stall => {
+                        self.blame(epoch);
+                        now(applied, true, true)
+                    }
+                    Act::Wake => now(applied, false, suspect),
+                    Act::Renew => {
+                        self.renew(rules, token, epoch)?;
+                        now(applied, asleep, suspect)
+                    }
+                    Act::Finish(verdict) => {
+                        self.finish(rules, token, epoch, verdict)?;
+                        // One who does not know yet may still learn it, and its call may still arrive.
+                        if verdict == Verdict::Uncertain { now(applied, asleep, true) } else { Doing::Idle }
+                    }
+                    _ => {
+                        self.blame(epoch);
+                        Doing::Idle
+                    }
+                }
+            }
+            _ => Doing::Idle,
+        };
+        Ok(())
+    }
+
+    fn happen(&mut self, rules: &Rules, act: Act) -> Result<(), Broken> {
+        let finished = self.head.is_some_and(|head| head.state_at(NOW).is_none());
+        match act {
+            Act::Lapse => self.head = self.head.map(|head| Head { lease_until: NOW, ..head }),
+            Act::Expire => {
+                self.head = self.head.map(|head| Head { expires_at: Some(NOW), ..head });
+                self.left.expiries -= 1;
+            }
+            Act::Deploy => {
+                self.effect = rules.deploy.unwrap_or(self.effect);
+                self.deployed = true;
+            }
+            Act::Decide(ruling) => {
+                self.left.decisions -= 1;
+                self.epochs += 1;
+                let seen = self.head.map_or(Epoch(0), |head| head.epoch);
+                let fresh = Epoch(self.epochs);
+                self.apply(rules, &Event::Decide { seen, ruling, retention: Retention::Ms(SPAN_MS), fresh });
+            }
+            _ => {
+                if self.apply(rules, &Event::Sweep).change != Change::None && !finished {
+                    return Err("something was swept that had not expired");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn blame(&mut self, epoch: u64) {
+        self.blamed |= self.head.is_some_and(|head| head.epoch.0 == epoch);
+    }
+
+    /// The epoch of the claim, if it was granted.
+    fn claim(&mut self, rules: &Rules, owner: u64, keyed: bool) -> Result<Option<u64>, Broken> {
+        let before = self.state();
+        let fresh = Epoch(self.epochs + 1);
+        let effect = if keyed { Effect::Keyed } else { Effect::Opaque };
+        let fingerprint = Fingerprint::from_parts([1; 32], 1);
+        let owner = token(owner);
+        let step = self.apply(rules, &Event::Claim { fingerprint, owner, effect, lease_ms: SPAN_MS, fresh });
+        let (Answer::Run, Some(head)) = (step.answer, self.head) else { return Ok(None) };
+        if matches!(before, Some(State::Completed)) {
+            return Err("a completed intent ran again inside its retention");
+        }
+        if step.change != Change::None {
+            if head.epoch.0 <= self.epochs {
+                return Err("an epoch was given out twice");
+            }
+            self.epochs = head.epoch.0;
+            self.left.claims = self.left.claims.saturating_sub(1);
+        }
+        if before.is_none() {
+            self.effects = 0;
+        }
+        Ok(Some(head.epoch.0))
+    }
+
+    fn renew(&mut self, rules: &Rules, owner: u64, epoch: u64) -> Result<(), Broken> {
+        let lost = self.head.is_none_or(|head| head.is_lapsed(NOW) || head.epoch.0 != epoch);
+        let event = Event::Renew { owner: token(owner), epoch: Epoch(epoch), lease_ms: SPAN_MS };
+        if self.apply(rules, &event).change != Change::None && lost {
+            return Err("a lapsed or lost claim was renewed");
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, rules: &Rules, owner: u64, epoch: u64, verdict: Verdict) -> Result<(), Broken> {
+        let mine = self.head.filter(|head| head.epoch.0 == epoch);
+        let (owner, retention) = (token(owner), Retention::Ms(SPAN_MS));
+        let step = self.apply(rules, &Event::Finish { owner, epoch: Epoch(epoch), verdict, retention });
+        if verdict == Verdict::Uncertain {
+            self.blame(epoch);
+        }
+        match mine {
+            None if step.change != Change::None => Err("an outcome was recorded under somebody else's claim"),
+            Some(head) if !head.state.is_finished() && step.answer == Answer::Stale => {
+                Err("the last owner's outcome was refused")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What holds in every state.
+    pub(super) fn check(&self) -> Result<(), Broken> {
+        if self.effects > 1 {
+            return Err("the effect happened twice");
+        }
+        if self.state() == Some(State::Completed) && !self.has_happened() {
+            return Err("it is completed and did not happen");
+        }
+        if self.state() == Some(State::Uncertain) && !self.blamed {
+            return Err("it is uncertain although its owner was alive and sure");
+        }
+        for (at, doing) in self.workers.iter().enumerate() {
+            let Doing::Running { epoch, suspect, .. } = doing else { continue };
+            let same = |other: &Doing| matches!(other, Doing::Running { epoch: it, .. } if it == epoch);
+            if self.workers[at + 1..].iter().any(same) {
+                return Err("two owners have one epoch");
+            }
+            let held = |head: Head| head.epoch.0 == *epoch && head.state == State::InProgress;
+            if !suspect && !self.head.is_some_and(held) {
+                return Err("an owner that was always awake lost its claim");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn started(token: u64, keyed: bool, granted: Option<u64>) -> Doing {
+    match granted {
+        Some(epoch) => Doing::Running { token, epoch, keyed, applied: false, asleep: false, suspect: false },
+        None => Doing::Idle,
+    }
+}
