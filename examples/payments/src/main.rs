@@ -67,9 +67,7 @@ async fn main() -> Result<(), Failed> {
     let book = provider.clone();
     let look_up = move |record: semel::store::Record| {
         let charged = book.charges(record.intent.child("charge").as_str()) > 0;
-        async move {
-            if charged { Found::Applied(Outcome::new(200, r#""charge-3""#)) } else { Found::NotApplied }
-        }
+        async move { if charged { Found::Applied(Outcome::new(200, r#""charge-3""#)) } else { Found::NotApplied } }
     };
     let payments = payments.lookup(look_up, Duration::ZERO);
     println!("and once more, with a lookup:");

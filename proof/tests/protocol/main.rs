@@ -1,5 +1,5 @@
 //! The protocol under simulation and under real kills, judged from outside.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod crash_matrix;
 mod rolling_restart;

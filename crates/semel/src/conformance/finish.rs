@@ -5,7 +5,7 @@ use super::trial::{Trial, completed, finish};
 use crate::intent::identity::{Epoch, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention};
-use crate::intent::state::State;
+use crate::intent::state::{Ruling, State};
 use crate::store::{Claim, Finish, Finished, Renewed, Ticket};
 
 /// Only the owner finishes its claim.
@@ -158,6 +158,23 @@ pub async fn a_retryable_failure_runs_again_at_once<H: Harness>(harness: &H) {
     trial.equal(record.created_at, created, "when the intent was first claimed");
     trial.equal(record.outcome, None, "the outcome of an attempt under way");
     trial.meet(&trial.claim("one"), "in flight").await;
+}
+
+/// A retryable failure of a keyed attempt is uncertain to one who would run it without the key, until
+/// somebody has decided.
+///
+/// Otherwise a deploy that drops the downstream's key charges again what an attempt before the failed one may
+/// have charged: a failure speaks for its own attempt alone.
+pub async fn a_keyed_failure_is_uncertain_to_an_opaque_claimant<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_keyed_failure_is_uncertain_to_an_opaque_claimant", harness).await;
+    let keyed = |key| Claim { effect: Effect::Keyed, ..trial.claim(key) };
+    let failed = || finish(Verdict::FailedRetryable, None);
+    trial.done(&keyed("one"), failed()).await;
+    trial.meet(&trial.claim("one"), "uncertain").await;
+    trial.run(&keyed("one")).await;
+    trial.done(&keyed("two"), failed()).await;
+    trial.ruled(&trial.claim("two"), Ruling::NotApplied, None).await;
+    trial.run(&trial.claim("two")).await;
 }
 
 /// A claim given back runs again at once, under a higher epoch.

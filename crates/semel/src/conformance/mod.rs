@@ -70,6 +70,7 @@ macro_rules! __semel_laws {
             an_uncertain_outcome_is_made_certain_by_its_owner
             an_uncertain_outcome_runs_for_nobody
             a_retryable_failure_runs_again_at_once
+            a_keyed_failure_is_uncertain_to_an_opaque_claimant
             a_released_claim_runs_again_at_once
             an_unknown_ticket_is_stale
             the_clock_does_not_go_backwards

@@ -113,7 +113,8 @@ impl Head {
 pub enum Ruling {
     /// It happened, with this result.
     Applied(Verdict),
-    /// It did not happen: the same key may run again.
+    /// It did not happen, and will not any more: the same key may run again. Whoever says this of an effect
+    /// that is still on its way makes it happen twice.
     NotApplied,
     /// A remembered outcome is withdrawn: the same key may run again.
     Release,
@@ -298,6 +299,13 @@ fn claim(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
         State::InProgress if effect.may_rerun() => Step::put(Answer::Run, taken(epoch)),
         State::InProgress | State::Uncertain => Step::keep(Answer::Unknown),
         State::Completed | State::FailedFinal => Step::keep(Answer::Replay),
+        // A protected attempt that failed speaks for itself, not for the one it took over from. As long as all
+        // attempts carry the key that is no matter; for one that does not, somebody has to find out first.
+        State::FailedRetryable
+            if head.effect.may_rerun() && !effect.may_rerun() && head.owner != Owner::NOBODY =>
+        {
+            Step::keep(Answer::Unknown)
+        }
         State::FailedRetryable => Step::put(Answer::Run, taken(epoch)),
     };
     Step { other_recipe: comparison == Comparison::OtherRecipe, ..decided }
@@ -313,7 +321,8 @@ fn finish(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -
 }
 
 fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: StoreTime) -> Step {
-    let open = head.state == State::Uncertain || head.is_lapsed(now);
+    // What failed retryably may be corrected too: it did happen after all, or it surely did not.
+    let open = matches!(head.state, State::Uncertain | State::FailedRetryable) || head.is_lapsed(now);
     let verdict = match ruling {
         Ruling::Applied(Verdict::Uncertain) => return Step::keep(Answer::Refused),
         Ruling::Applied(verdict) if open => verdict,

@@ -31,6 +31,12 @@ fn situations() -> Vec<(String, Option<Head>)> {
         }
     }
     all.push(("uncertain".to_owned(), Some(head(State::Uncertain, Effect::Opaque, true, false))));
+    all.push((
+        "failed_retryable keyed".to_owned(),
+        Some(head(State::FailedRetryable, Effect::Keyed, true, false)),
+    ));
+    let decided = Head { owner: Owner::NOBODY, ..head(State::FailedRetryable, Effect::Keyed, true, false) };
+    all.push(("failed_retryable decided".to_owned(), Some(decided)));
     for state in [State::Completed, State::FailedFinal, State::FailedRetryable] {
         for (age, expired) in [("live", false), ("expired", true)] {
             all.push((format!("{} {age}", state.as_str()), Some(head(state, Effect::Opaque, true, expired))));

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::record::{on_claim, on_decide, on_finish};
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,
-    PAGE_RECORDS_MAX, Page, Record, Renewed, Store, StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
+    Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::StoreTime;
@@ -199,7 +199,7 @@ impl MemoryStore {
         }
         found.sort_unstable_by(|a, b| b.cmp(a));
         found.retain(|place| after.is_none_or(|after| *place < after));
-        let limit = filter.limit.clamp(1, PAGE_RECORDS_MAX);
+        let limit = filter.page_records();
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(created, id)| format!("{}-{id}", created.0));

@@ -162,14 +162,21 @@ pub struct Filter {
     pub states: Vec<State>,
     /// Only of this operation.
     pub operation: Option<String>,
-    /// Only of this tenant (the first part of the scope).
+    /// Only of this tenant, as [`Scope::tenant_text`](crate::Scope::tenant_text) spells it.
     pub tenant: Option<String>,
     /// Only those whose state last changed at least this long ago, in ms.
     pub older_than_ms: Option<u64>,
     /// Where the page before ended.
     pub after: Option<String>,
-    /// At most this many (and at most [`PAGE_RECORDS_MAX`]).
+    /// At most this many; 0 and everything beyond is [`PAGE_RECORDS_MAX`].
     pub limit: usize,
+}
+
+impl Filter {
+    /// How many records a page has at most.
+    pub fn page_records(&self) -> usize {
+        if self.limit == 0 { PAGE_RECORDS_MAX } else { self.limit.min(PAGE_RECORDS_MAX) }
+    }
 }
 
 /// A page of records, newest first.

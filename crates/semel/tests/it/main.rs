@@ -1,5 +1,5 @@
 //! What semel promises, shown from outside: one file per behaviour.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod conformance_memory;
 #[cfg(feature = "sqlite")]

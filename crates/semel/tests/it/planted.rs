@@ -44,6 +44,7 @@ bugs! {
     LeaseNeverEnds => a_lapsed_opaque_claim_is_uncertain,
     CallersClock => a_lease_runs_by_the_stores_clock,
     OpaqueRunsAgainAfterTheLease => a_lapsed_opaque_claim_is_uncertain,
+    OpaqueBelievesAKeyedFailure => a_keyed_failure_is_uncertain_to_an_opaque_claimant,
     OpaqueTakesOverAKeyedClaim => a_lapsed_keyed_claim_is_uncertain_to_an_opaque_claimant,
     KeyedIsNeverTakenOver => a_lapsed_keyed_claim_runs_again,
     UncertainRunsWithAKey => an_uncertain_outcome_runs_for_nobody,

@@ -122,8 +122,10 @@ async fn a_page_is_bounded_in_records_and_in_bytes() {
         finish.outcome = Some(Outcome::new(200, vec![0; 4_000_000]));
         store.finish(ticket, finish).await.unwrap();
     }
-    let page = store.list(of(&[], 0)).await.unwrap();
+    let page = store.list(of(&[], 1)).await.unwrap();
     assert_eq!(page.records.len(), 1);
+    let page = store.list(of(&[], 0)).await.unwrap();
+    assert!(page.records.len() > 1 && page.next.is_some(), "no limit is the largest page");
     let page = store.list(of(&[], usize::MAX)).await.unwrap();
     assert!(page.records.len() < 9 && page.next.is_some(), "{}", page.records.len());
     let keys: HashSet<String> = walk(&store, of(&[], 100), async |_| ()).await.into_iter().collect();

@@ -13,7 +13,7 @@ use super::options::File;
 use super::row;
 use crate::intent::identity::IntentId;
 use crate::intent::state::State;
-use crate::store::{ErrorKind, Fate, Filter, PAGE_RECORDS_MAX, Page, Record, StoreError};
+use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.
 const PAGE_OUTCOME_BYTES: usize = 16 << 20;
@@ -99,7 +99,7 @@ fn list(
     let now = clock.now();
     let mut page = Page { records: Vec::new(), next: None, now };
     let Some(wanted) = Wanted::new(connection, filter)? else { return Ok(page) };
-    let limit = filter.limit.clamp(1, PAGE_RECORDS_MAX);
+    let limit = filter.page_records();
     let mut below = filter.after.as_deref().and_then(|after| after.parse().ok()).unwrap_or(i64::MAX);
     let mut window = WINDOW_ROWS_MIN;
     let (mut last, mut outcome_bytes) = (0, 0);

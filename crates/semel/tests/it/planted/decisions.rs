@@ -111,6 +111,12 @@ fn of_time(bug: Bug) -> Decider {
             }
             _ => step(head, event, now),
         },
+        Bug::OpaqueBelievesAKeyedFailure => |head, event, now| match (head, event) {
+            (Some(it), Event::Claim { .. }) if it.state == State::FailedRetryable => {
+                step(Some(&Head { owner: semel::Owner::NOBODY, ..*it }), event, now)
+            }
+            _ => step(head, event, now),
+        },
         Bug::KeyedIsNeverTakenOver => |head, event, now| match (head, event) {
             (Some(it), Event::Claim { .. }) if it.is_lapsed(now) => keep(Answer::Unknown),
             _ => step(head, event, now),
