@@ -31,14 +31,14 @@ impl Advice {
         };
         let (advice, commands) = match state(record, now) {
             State::Uncertain => (
-                "Nobody knows whether it happened, so it is not run again. Look it up where the effect \
-                 would be, then say what you found:"
+                "Nobody knows whether it happened, so it is not run again.\n\
+                 Look it up where the effect would be, then say what you found:"
                     .to_owned(),
                 decisions(),
             ),
             State::InProgress if record.head.is_lapsed(now) => (
-                "Its owner is gone, but running it again is safe: the next call with this key does. If nobody \
-                 will call again, say what happened:"
+                "Its owner is gone, but running it again is safe: the next call with this key does.\n\
+                 If nobody will call again, say what happened:"
                     .to_owned(),
                 decisions(),
             ),
@@ -51,21 +51,22 @@ impl Advice {
             ),
             State::Completed => (
                 format!(
-                    "It is done. Calls with this key get this outcome {until}. To have the work done once \
-                     more under the same key:"
+                    "It is done. Calls with this key get this outcome {until}.\n\
+                     To have the work done once more under the same key:"
                 ),
                 vec![release(" --yes")],
             ),
             State::FailedFinal => (
                 format!(
-                    "It was refused for good. Calls with this key get this failure {until}. To let the same \
-                     key try again:"
+                    "It was refused for good. Calls with this key get this failure {until}.\n\
+                     To let the same key try again:"
                 ),
                 vec![release("")],
             ),
-            State::FailedRetryable => {
-                ("It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(), Vec::new())
-            }
+            State::FailedRetryable => (
+                "It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(),
+                Vec::new(),
+            ),
         };
         Self { advice, commands }
     }

@@ -19,6 +19,8 @@ fn each_intent_happens_exactly_once_and_a_process_is_killed() {
         assert!(number("/without/intents_repeated") > 50);
         assert_eq!(number("/calls/processes_killed"), 1);
         assert_eq!(number("/before_settling/accounted"), 100);
+        // The kill finds at least one call on its way there and one on its way back.
+        assert!(number("/settled/applied") > 0 && number("/settled/run_again") > 0, "{report}");
         assert_eq!(number("/before_settling/intents_repeated"), 0);
         assert_eq!((number("/after_settling/effects"), number("/after_settling/held")), (100, 0));
         assert_eq!(number("/settled/applied"), number("/before_settling/held_in_ledger"));

@@ -89,16 +89,22 @@ fn ids_that_are_none() {
 #[test]
 fn an_ambiguous_short_id_names_both() {
     let world = World::empty();
-    // Ids are digests: two that share 8 digits are not found by chance, so one is planted.
-    let (one, two) = (intent("", "o", "one"), intent("", "o", "two"));
+    // Two keys of a hundred thousand whose intents have the same first eight digits.
+    let two = ["k-60645", "k-85529"].map(|key| intent("", "o", key));
     block_on(async {
         let store = world.store().await;
-        claims(&store, &one, 1_000).await;
+        for intent in &two {
+            claims(&store, intent, 1).await;
+        }
         store.close().await;
     });
-    let id = one.id().to_string();
-    assert_eq!(world.semel(&["show", &id[..8], "--json"]).json()["id"], id);
-    let _ = two;
+    let [one, other] = two.map(|intent| intent.id().to_string());
+    assert_eq!(one[..8], other[..8]);
+    let says = format!("fe925ac0 is ambiguous: {other} and {one}; give more digits");
+    for args in [&["show", "fe925ac0"][..], &["release", "FE925AC0", "--by", "a", "--why", "b"]] {
+        assert_eq!(world.semel(args).failed(1), says);
+    }
+    assert_eq!(world.semel(&["show", &one[..12], "--json"]).json()["id"], one);
 }
 
 #[test]

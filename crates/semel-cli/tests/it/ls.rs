@@ -6,7 +6,16 @@ use crate::world::{World, block_on, claims, completed, intent, uncertain};
 #[test]
 fn a_table_newest_first_with_the_state_that_holds_now() {
     let world = World::new();
-    assert_eq!(world.semel(&["ls"]).out(), "GOLDEN1");
+    let table = "\
+ID            STATE             OPERATION       SCOPE         KEY         AGE  ATTEMPTS  CODE
+f630d4a14979  failed_retryable  mail.send       -             #93d8535e  3d4h         1   503
+4d58801dc655  failed_final      payment.create  globex        #6de18bfa  3d4h         1   402
+0adce7b92bfe  completed         payment.refund  globex        #c0b2faad  3d4h         1   201
+5be211576629  in_progress       payment.create  acme          #b8bceb23  3d4h         1     -
+294150cf949a  uncertain         payment.create  acme          #60fc018d  3d4h         1     -
+9c3507a64d69  uncertain         payment.create  acme/user-42  #50ac93f4  3d4h         1   504
+";
+    assert_eq!(world.semel(&["ls"]).out(), table);
 }
 
 #[test]

@@ -1,4 +1,5 @@
 //! The real binary on real files: what it prints, where, and how it exits.
+#![allow(clippy::unwrap_used)]
 
 mod decide;
 mod demo;

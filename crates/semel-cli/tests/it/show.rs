@@ -20,7 +20,26 @@ fn an_uncertain_intent_and_the_commands_that_settle_it() {
     let world = World::new();
     let id = uncertain().id().to_string();
     let text = world.semel(&["show", &id]).out();
-    assert_eq!(steady(&text, &world), "GOLDEN2".replace("ID", &id));
+    let shown = "\
+intent     ID
+state      uncertain, for 3d4h
+operation  payment.create
+scope      acme/user-42
+key        #50ac93f4 (--show-keys shows it)
+effect     opaque
+attempts   1
+epoch      1
+created    MOMENT, 3d4h ago
+changed    MOMENT, 3d4h ago
+outcome    504, body of 15 bytes
+    gateway timeout
+
+Nobody knows whether it happened, so it is not run again.
+Look it up where the effect would be, then say what you found:
+  semel resolve ID --applied --code 200 --body @FILE --by NAME --why TEXT --store sqlite:FILE
+  semel resolve ID --not-applied --by NAME --why TEXT --store sqlite:FILE
+";
+    assert_eq!(steady(&text, &world), shown.replace("ID", &id));
 }
 
 #[test]
@@ -28,7 +47,27 @@ fn a_completed_intent_with_its_outcome() {
     let world = World::new();
     let id = completed().id().to_string();
     let text = world.semel(&["show", &id[..10]]).out();
-    assert_eq!(steady(&text, &world), "GOLDEN3".replace("ID", &id));
+    let shown = "\
+intent     ID
+state      completed, for 3d4h
+operation  payment.refund
+scope      globex
+key        #c0b2faad (--show-keys shows it)
+effect     opaque
+attempts   1
+epoch      4
+created    MOMENT, 3d4h ago
+changed    MOMENT, 3d4h ago
+expires    never
+outcome    201, body of 8 bytes
+    content-type: application/json
+    {\"id\":7}
+
+It is done. Calls with this key get this outcome for good.
+To have the work done once more under the same key:
+  semel release ID --yes --by NAME --why TEXT --store sqlite:FILE
+";
+    assert_eq!(steady(&text, &world), shown.replace("ID", &id));
     assert_eq!(world.semel(&["show", &id, "--body"]).out(), "{\"id\":7}");
 }
 
