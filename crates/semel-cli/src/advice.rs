@@ -22,8 +22,11 @@ impl Advice {
     pub(crate) fn new(record: &Record, now: StoreTime, url: &str) -> Self {
         let id = record.intent.id();
         let store = store_flag(url);
-        let resolve = |how: &str| format!("semel resolve {id} {how} --by NAME --why TEXT{store}");
-        let release = |yes: &str| format!("semel release {id}{yes} --by NAME --why TEXT{store}");
+        // With the epoch: a decision is about what is shown here, not about what it has become by then.
+        let epoch = record.head.epoch.0;
+        let rest = format!("--by NAME --why TEXT --epoch {epoch}{store}");
+        let resolve = |how: &str| format!("semel resolve {id} {how} {rest}");
+        let release = |yes: &str| format!("semel release {id}{yes} {rest}");
         let decisions = || vec![resolve("--applied --code 200 --body @FILE"), resolve("--not-applied")];
         let until = match record.head.expires_at {
             Some(at) => format!("for another {}", duration::shown(at.since_ms(now))),

@@ -158,6 +158,9 @@ pub(crate) struct Decider {
 /// Look it up first (your database, the provider's dashboard), then say what you found. From then on the decision
 /// holds: the last owner's late outcome is refused, and every later caller gets the same answer. An intent whose
 /// owner is still believed alive cannot be decided.
+///
+/// Before you say --not-applied, be sure that nothing is still on its way: a process that hangs, a request in a
+/// queue of the provider's. A decision fences what that process records, not what it does.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("found").required(true).args(["applied", "failed", "not_applied"]),
           after_help = "\

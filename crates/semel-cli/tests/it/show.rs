@@ -36,8 +36,8 @@ outcome    504, body of 15 bytes
 
 Nobody knows whether it happened, so it is not run again.
 Look it up where the effect would be, then say what you found:
-  semel resolve ID --applied --code 200 --body @FILE --by NAME --why TEXT --store sqlite:FILE
-  semel resolve ID --not-applied --by NAME --why TEXT --store sqlite:FILE
+  semel resolve ID --applied --code 200 --body @FILE --by NAME --why TEXT --epoch 1 --store sqlite:FILE
+  semel resolve ID --not-applied --by NAME --why TEXT --epoch 1 --store sqlite:FILE
 ";
     assert_eq!(steady(&text, &world), shown.replace("ID", &id));
 }
@@ -65,7 +65,7 @@ outcome    201, body of 8 bytes
 
 It is done. Calls with this key get this outcome for good.
 To have the work done once more under the same key:
-  semel release ID --yes --by NAME --why TEXT --store sqlite:FILE
+  semel release ID --yes --by NAME --why TEXT --epoch 4 --store sqlite:FILE
 ";
     assert_eq!(steady(&text, &world), shown.replace("ID", &id));
     assert_eq!(world.semel(&["show", &id, "--body"]).out(), "{\"id\":7}");
