@@ -22,8 +22,11 @@ impl Advice {
     pub(crate) fn new(record: &Record, now: StoreTime, url: &str) -> Self {
         let id = record.intent.id();
         let store = store_flag(url);
-        let resolve = |how: &str| format!("semel resolve {id} {how} --by NAME --why TEXT{store}");
-        let release = |yes: &str| format!("semel release {id}{yes} --by NAME --why TEXT{store}");
+        // With the epoch: a decision is about what is shown here, not about what it has become by then.
+        let epoch = record.head.epoch.0;
+        let rest = format!("--by NAME --why TEXT --epoch {epoch}{store}");
+        let resolve = |how: &str| format!("semel resolve {id} {how} {rest}");
+        let release = |yes: &str| format!("semel release {id}{yes} {rest}");
         let decisions = || vec![resolve("--applied --code 200 --body @FILE"), resolve("--not-applied")];
         let until = match record.head.expires_at {
             Some(at) => format!("for another {}", duration::shown(at.since_ms(now))),
@@ -31,14 +34,14 @@ impl Advice {
         };
         let (advice, commands) = match state(record, now) {
             State::Uncertain => (
-                "Nobody knows whether it happened, so it is not run again. Look it up where the effect \
-                 would be, then say what you found:"
+                "Nobody knows whether it happened, so it is not run again.\n\
+                 Look it up where the effect would be, then say what you found:"
                     .to_owned(),
                 decisions(),
             ),
             State::InProgress if record.head.is_lapsed(now) => (
-                "Its owner is gone, but running it again is safe: the next call with this key does. If nobody \
-                 will call again, say what happened:"
+                "Its owner is gone, but running it again is safe: the next call with this key does.\n\
+                 If nobody will call again, say what happened:"
                     .to_owned(),
                 decisions(),
             ),
@@ -51,21 +54,22 @@ impl Advice {
             ),
             State::Completed => (
                 format!(
-                    "It is done. Calls with this key get this outcome {until}. To have the work done once \
-                     more under the same key:"
+                    "It is done. Calls with this key get this outcome {until}.\n\
+                     To have the work done once more under the same key:"
                 ),
                 vec![release(" --yes")],
             ),
             State::FailedFinal => (
                 format!(
-                    "It was refused for good. Calls with this key get this failure {until}. To let the same \
-                     key try again:"
+                    "It was refused for good. Calls with this key get this failure {until}.\n\
+                     To let the same key try again:"
                 ),
                 vec![release("")],
             ),
-            State::FailedRetryable => {
-                ("It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(), Vec::new())
-            }
+            State::FailedRetryable => (
+                "It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(),
+                Vec::new(),
+            ),
         };
         Self { advice, commands }
     }

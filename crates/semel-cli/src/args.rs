@@ -8,6 +8,7 @@ use semel::store::PAGE_RECORDS_MAX;
 use semel::{Retention, State};
 
 use crate::duration::{parse_ms, parse_retention};
+use crate::values::{parse_by, parse_header, parse_state, parse_why};
 
 pub(crate) const STORE_DEFAULT: &str = "sqlite:semel.db";
 
@@ -157,6 +158,9 @@ pub(crate) struct Decider {
 /// Look it up first (your database, the provider's dashboard), then say what you found. From then on the decision
 /// holds: the last owner's late outcome is refused, and every later caller gets the same answer. An intent whose
 /// owner is still believed alive cannot be decided.
+///
+/// Before you say --not-applied, be sure that nothing is still on its way: a process that hangs, a request in a
+/// queue of the provider's. A decision fences what that process records, not what it does.
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("found").required(true).args(["applied", "failed", "not_applied"]),
           after_help = "\
@@ -285,66 +289,18 @@ pub(crate) struct DemoWorker {
     pub(crate) seed: u64,
     #[arg(long)]
     pub(crate) tasks: u32,
-}
-
-fn parse_state(text: &str) -> Result<State, String> {
-    State::from_name(text).ok_or_else(|| {
-        let names = State::ALL.map(State::as_str).join(", ");
-        format!("{text:?} is not a state; use {names}")
-    })
-}
-
-fn parse_by(text: &str) -> Result<String, String> {
-    parse_note(text, 200)
-}
-
-fn parse_why(text: &str) -> Result<String, String> {
-    parse_note(text, 2_000)
-}
-
-/// The store would cut off what is longer; better to hear of it.
-fn parse_note(text: &str, bytes_max: usize) -> Result<String, String> {
-    match text.trim() {
-        "" => Err("it is empty; whoever looks at this later wants to know".to_owned()),
-        note if note.len() > bytes_max => Err(format!("it has {} bytes; at most {bytes_max}", note.len())),
-        note => Ok(note.to_owned()),
-    }
-}
-
-fn parse_header(text: &str) -> Result<(String, String), String> {
-    let wrong = || format!("{text:?} is not a header; write it like 'content-type: text/plain'");
-    let (name, value) = text.split_once(':').ok_or_else(wrong)?;
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || !name.bytes().all(is_token) || value.chars().any(|c| c.is_control() && c != '\t') {
-        return Err(wrong());
-    }
-    Ok((name.to_ascii_lowercase(), value.trim().to_owned()))
+    /// Gets stuck at its so-manieth effect, and says so.
+    #[arg(long)]
+    pub(crate) stall_at: Option<u32>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::Cli;
     use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn headers() {
-        assert_eq!(parse_header("Content-Type:  a/b "), Ok(("content-type".into(), "a/b".into())));
-        assert_eq!(parse_header("x:"), Ok(("x".into(), String::new())));
-        for bad in ["", ":v", "no colon", "a b: c", "a: b\r\nc: d"] {
-            assert!(parse_header(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn notes_say_something_and_are_not_cut_off() {
-        assert_eq!(parse_by(" ana ").as_deref(), Ok("ana"));
-        assert!(parse_by("  ").is_err());
-        assert!(parse_by(&"x".repeat(201)).is_err());
-        assert!(parse_why(&"x".repeat(2_000)).is_ok());
     }
 }

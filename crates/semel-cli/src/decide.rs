@@ -23,12 +23,12 @@ pub(crate) async fn resolve(store: &AnyStore, args: &Resolve, url: &str, json: b
         (_, true) => Ruling::Applied(Verdict::FailedFinal),
         _ => Ruling::NotApplied,
     };
-    let record = target::find(store, &args.target).await?.to_decide()?;
+    let record = target::find(store, &args.target).await?.decidable()?;
     decide(store, record, ruling, outcome, &args.decider, url, json).await
 }
 
 pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: bool) -> Result<(), Failed> {
-    let record = target::find(store, &args.target).await?.to_decide()?;
+    let record = target::find(store, &args.target).await?.decidable()?;
     let now = store.now().await?;
     match state(&record, now) {
         State::Completed if !args.yes => Err(Failed::not_done(

@@ -16,6 +16,7 @@ mod sweep;
 mod table;
 mod target;
 mod usage;
+mod values;
 mod view;
 
 use std::process::ExitCode;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use semel::store::{AnyStore, Record, Store};
-use semel::{Body, Outcome, StoreTime};
+use semel::{Body, Outcome, State, StoreTime};
 use serde::Serialize;
 
 use crate::advice::Advice;
@@ -86,7 +86,7 @@ fn text(record: &Record, now: StoreTime, show_keys: bool, url: &str) -> String {
     line("epoch", head.epoch.0.to_string());
     line("created", ago(record.created_at));
     line("changed", ago(record.changed_at));
-    if !head.state.is_finished() {
+    if head.state == State::InProgress {
         line(
             "lease",
             match now < head.lease_until {

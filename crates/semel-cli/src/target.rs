@@ -21,7 +21,7 @@ pub(crate) struct Found {
 
 impl Found {
     /// The record, where something is going to be decided about it.
-    pub(crate) fn to_decide(self) -> Result<Record, Failed> {
+    pub(crate) fn decidable(self) -> Result<Record, Failed> {
         if self.surely {
             return Ok(self.record);
         }

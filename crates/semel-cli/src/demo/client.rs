@@ -1,7 +1,7 @@
 //! A caller of the guarded operation, as clients are: impatient at times, and persistent.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel::store::sqlite::SqliteStore;
@@ -20,6 +20,8 @@ pub(super) const LEASE: Duration = Duration::from_secs(1);
 /// Tries of one send, and the longest pause between two: together far beyond a lease.
 const TRIES_MAX: u32 = 60;
 const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// How long a stuck call takes: nobody is there any more when it ends.
+const STUCK: Duration = Duration::from_secs(60);
 
 /// What a send came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,6 +46,16 @@ pub(super) struct Told {
     pub(super) dropped: u32,
 }
 
+/// Makes a worker worth killing: one call gets stuck on its way there, the next one on its way back, so that a kill
+/// finds both kinds of doubt.
+pub(super) struct Stall {
+    /// The effect that gets stuck on its way back, counted from 1; the one before it never arrives.
+    pub(super) at: u32,
+    pub(super) begun: AtomicU32,
+    /// Told when the effect has happened and its answer is stuck.
+    pub(super) stuck: fn(),
+}
+
 /// Sends to a guard. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Client {
@@ -51,6 +63,7 @@ pub(super) struct Client {
     pub(super) ledger: Ledger,
     pub(super) seed: u64,
     pub(super) bug: Option<Bug>,
+    pub(super) stall: Option<Arc<Stall>>,
 }
 
 pub(super) fn guarded(store: SqliteStore) -> Result<Guarded<SqliteStore>, Failed> {
@@ -69,6 +82,21 @@ pub(super) async fn charge(ledger: Ledger, intent: IntentNo, luck: Luck) -> std:
     ledger.append(intent).await?;
     tokio::time::sleep(luck.back).await;
     Ok(())
+}
+
+impl Stall {
+    /// Does not return for the two calls that get stuck.
+    async fn stuck(&self, ledger: &Ledger, intent: IntentNo) -> std::io::Result<()> {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
+        if number + 1 == self.at {
+            tokio::time::sleep(STUCK).await;
+        } else if number == self.at {
+            ledger.append(intent).await?;
+            (self.stuck)();
+            tokio::time::sleep(STUCK).await;
+        }
+        Ok(())
+    }
 }
 
 impl Client {
@@ -121,7 +149,11 @@ impl Client {
         };
         let (ledger, luck) = (self.ledger.clone(), Luck::of(self.seed, send));
         let loses = self.bug == Some(Bug::Lost) && intent.0 % 10 == 3;
+        let stall = self.stall.clone();
         let work = move |_| async move {
+            if let Some(stall) = stall {
+                stall.stuck(&ledger, intent).await?;
+            }
             if !loses {
                 charge(ledger, intent, luck).await?;
             }

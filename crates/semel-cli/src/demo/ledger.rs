@@ -50,8 +50,10 @@ fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
         }
         let result = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
         for (_, done) in waiting {
-            let result =
-                result.as_ref().map(|()| ()).map_err(|error| io::Error::new(error.kind(), error.to_string()));
+            let result = match &result {
+                Ok(()) => Ok(()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
             let _ = done.send(result);
         }
     }

@@ -120,7 +120,7 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
 
 fn client(args: &Demo, directory: &Path, seed: u64, store: &SqliteStore) -> Result<Client, Failed> {
     let ledger = Ledger::open(&directory::ledger(directory))?;
-    Ok(Client { guarded: guarded(store.clone())?, ledger, seed, bug: args.bug })
+    Ok(Client { guarded: guarded(store.clone())?, ledger, seed, bug: args.bug, stall: None })
 }
 
 /// The same sends, and nothing in between. Nobody hangs up and nobody is killed here: it is bad enough.
@@ -160,6 +160,8 @@ async fn with(
     let client = client(args, directory, seed, store)?;
     let (ours, theirs) = plan::shared_out(sends);
     let workers = Workers { directory, seed, tasks: (args.tasks / 2).max(4) };
+    // Started first: a process takes longer to start than a task, and shall not come too late for everything.
+    let first = workers.start_first(&theirs).await?;
     // Both sides are polled by this one task, so they may share the tally.
     let tally = RefCell::new((&mut *report, progress));
     let tell = |_, told: Told| {
@@ -174,7 +176,8 @@ async fn with(
         let client = sender.clone();
         async move { client.send(send).await }
     };
-    let ((), killed) = tokio::join!(from_tasks(ours, args.tasks, what, tell), workers.run(theirs, tell));
+    let ((), killed) =
+        tokio::join!(from_tasks(ours, args.tasks, what, tell), workers.run(first, theirs, tell));
     report.calls.processes_killed = killed?;
     // Those who hung up left work behind; it runs to its end.
     match client.guarded.guard().drain(DRAIN_MAX).await.is_clean() {

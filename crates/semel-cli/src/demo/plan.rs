@@ -8,10 +8,11 @@ use fastrand::Rng;
 
 /// One in so many sends goes to the worker processes.
 const WORKERS_SHARE: usize = 4;
-/// Slowest way of a call to the world outside, and back.
-const LATENCY_MS_MAX: u64 = 8;
-/// Shortest-tempered caller to most patient, of those that hang up.
-const PATIENCE_MS_MAX: u64 = 15;
+/// Slowest way of a call to the world outside, and of the answer back.
+const THERE_MS_MAX: u64 = 20;
+const BACK_MS_MAX: u64 = 5;
+/// The most patient caller of those that hang up.
+const PATIENCE_MS_MAX: u64 = 20;
 
 /// One of the things to be done. Its text has a fixed width, so that half of it is not another's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,7 +54,7 @@ impl Luck {
     pub(super) fn of(seed: u64, send: Send) -> Self {
         let mut rng = Rng::with_seed(seed ^ u64::from(send.number).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut ms = |max: u64| Duration::from_millis(rng.u64(1..=max));
-        let (there, back) = (ms(LATENCY_MS_MAX), ms(LATENCY_MS_MAX));
+        let (there, back) = (ms(THERE_MS_MAX), ms(BACK_MS_MAX));
         let patience = ms(PATIENCE_MS_MAX);
         let hangs_up = (rng.u32(..10) == 0).then_some(patience);
         Self { hangs_up, there, back }

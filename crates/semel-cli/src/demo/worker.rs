@@ -1,18 +1,21 @@
 //! Worker processes: this binary again, on the same store and the same ledger.
 //!
-//! Sends come as lines on stdin (`12 intent-000034`), answers go as lines to stdout (`12 replayed 1 0`). What was
-//! not answered when a worker died is sent again to the next one, as a queue would.
+//! Sends come as lines on stdin (`12 intent-000034`), answers go as lines to stdout (`12 replayed 1 0`), with
+//! `ready` before them and `stuck` when it is time to be killed. What was not answered by then is sent again to the
+//! next worker, as a queue would.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use semel::store::sqlite::SqliteStore;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 
-use super::client::{Client, Ending, Told, from_tasks, guarded};
+use super::client::{Client, Ending, Stall, Told, from_tasks, guarded};
 use super::directory;
 use super::ledger::Ledger;
 use super::plan::Send;
@@ -31,7 +34,10 @@ pub(crate) async fn work(args: &DemoWorker) -> Result<(), Failed> {
     let sends = sends.ok_or_else(|| Failed::usage("stdin: lines like `12 intent-000034` are expected"))?;
     let store = SqliteStore::open(directory::store(&args.directory)).await?;
     let ledger = Ledger::open(&directory::ledger(&args.directory))?;
-    let client = Client { guarded: guarded(store.clone())?, ledger, seed: args.seed, bug: None };
+    let stuck = || drop(stdout::text("stuck\n"));
+    let stall = args.stall_at.map(|at| Arc::new(Stall { at, begun: AtomicU32::new(0), stuck }));
+    let client = Client { guarded: guarded(store.clone())?, ledger, seed: args.seed, bug: None, stall };
+    stdout::text("ready\n")?;
     let sender = client.clone();
     let what = move |send| {
         let client = sender.clone();
@@ -86,34 +92,49 @@ pub(super) struct Workers<'a> {
     pub(super) tasks: u32,
 }
 
+/// A worker process, and what it still has to answer.
+pub(super) struct Worker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
 impl Workers<'_> {
-    /// Has one worker do a fifth of the sends, kills it in the middle of the next ones, and has another carry on. Says how many
-    /// were killed.
+    /// Starts the worker that will be killed, and returns when it is about to send.
+    pub(super) async fn start_first(&self, sends: &[Send]) -> Result<Worker, Failed> {
+        // Late enough that it has done something, early enough that it has more to do.
+        let stall_at = (sends.len() as u32 / 20).max(2);
+        self.start(sends, Some(stall_at)).await
+    }
+
+    /// Lets the first worker work until it is killed in the middle, and has another carry on. Says how many were
+    /// killed.
     pub(super) async fn run(
         &self,
+        first: Worker,
         sends: Vec<Send>,
         mut tell: impl FnMut(Send, Told),
     ) -> Result<u32, Failed> {
         let mut open: HashMap<u32, Send> = sends.iter().map(|send| (send.number, *send)).collect();
-        let kill_at = sends.len() / 5;
-        let killed = self.one(&sends, &mut open, Some(kill_at), &mut tell).await?;
+        let killed = first.answers(&mut open, &mut tell).await?;
         let rest: Vec<Send> = sends.into_iter().filter(|send| open.contains_key(&send.number)).collect();
-        self.one(&rest, &mut open, None, &mut tell).await?;
-        if let Some(send) = open.values().next() {
-            return Err(Failed::not_done(format!("a worker ended without an answer for {}", send.intent)));
+        self.start(&rest, None).await?.answers(&mut open, &mut tell).await?;
+        match open.values().next() {
+            None => Ok(u32::from(killed)),
+            Some(send) => {
+                Err(Failed::not_done(format!("a worker ended without an answer for {}", send.intent)))
+            }
         }
-        Ok(u32::from(killed))
     }
 
-    /// One worker's life; whether it was killed.
-    async fn one(
-        &self,
-        sends: &[Send],
-        open: &mut HashMap<u32, Send>,
-        kill_at: Option<usize>,
-        tell: &mut impl FnMut(Send, Told),
-    ) -> Result<bool, Failed> {
-        let mut child = self.start()?;
+    async fn start(&self, sends: &[Send], stall_at: Option<u32>) -> Result<Worker, Failed> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("demo-worker").arg("--directory").arg(self.directory);
+        command.arg("--seed").arg(self.seed.to_string()).arg("--tasks").arg(self.tasks.to_string());
+        if let Some(at) = stall_at {
+            command.arg("--stall-at").arg(at.to_string());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
         let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failed::not_done("a worker has no pipes"));
         };
@@ -121,34 +142,40 @@ impl Workers<'_> {
         stdin.write_all(text.as_bytes()).await?;
         drop(stdin);
         let mut lines = BufReader::new(stdout).lines();
-        let mut answered = 0;
+        match lines.next_line().await?.as_deref() {
+            Some("ready") => Ok(Worker { child, lines }),
+            other => Err(Failed::not_done(format!("a worker did not start, it said {other:?}"))),
+        }
+    }
+}
+
+impl Worker {
+    /// Hears its answers until it ends; whether it was killed.
+    async fn answers(
+        mut self,
+        open: &mut HashMap<u32, Send>,
+        tell: &mut impl FnMut(Send, Told),
+    ) -> Result<bool, Failed> {
         let mut killed = false;
-        while let Some(line) = lines.next_line().await? {
+        while let Some(line) = self.lines.next_line().await? {
+            if line == "stuck" {
+                // SIGKILL, to this child only: no handler, no drain, no goodbye. What it answered before is
+                // still in the pipe.
+                self.child.start_kill()?;
+                killed = true;
+                continue;
+            }
             let (number, told) =
                 parse_line(&line).ok_or_else(|| Failed::not_done(format!("a worker said {line:?}")))?;
-            let Some(send) = open.remove(&number) else { continue };
-            tell(send, told);
-            answered += 1;
-            if kill_at.is_some_and(|at| answered >= at) && !killed {
-                // SIGKILL, to this child only: no handler, no drain, no goodbye. What it had answered before is
-                // still in the pipe.
-                child.start_kill()?;
-                killed = true;
+            if let Some(send) = open.remove(&number) {
+                tell(send, told);
             }
         }
-        let status = child.wait().await?;
-        if !status.success() && !killed {
-            return Err(Failed::not_done(format!("a worker failed: {status}")));
+        let status = self.child.wait().await?;
+        match killed || status.success() {
+            true => Ok(killed),
+            false => Err(Failed::not_done(format!("a worker failed: {status}"))),
         }
-        Ok(killed && !status.success())
-    }
-
-    fn start(&self) -> Result<Child, Failed> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("demo-worker").arg("--directory").arg(self.directory);
-        command.arg("--seed").arg(self.seed.to_string()).arg("--tasks").arg(self.tasks.to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        Ok(command.spawn()?)
     }
 }
 

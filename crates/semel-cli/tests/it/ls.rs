@@ -1,0 +1,148 @@
+//! `semel ls`
+
+use crate::semel::{command, ran, semel};
+use crate::world::{World, block_on, claims, completed, intent, uncertain};
+
+#[test]
+fn a_table_newest_first_with_the_state_that_holds_now() {
+    let world = World::new();
+    let table = "\
+ID            STATE             OPERATION       SCOPE         KEY         AGE  ATTEMPTS  CODE
+f630d4a14979  failed_retryable  mail.send       -             #93d8535e  3d4h         1   503
+4d58801dc655  failed_final      payment.create  globex        #6de18bfa  3d4h         1   402
+0adce7b92bfe  completed         payment.refund  globex        #c0b2faad  3d4h         1   201
+5be211576629  in_progress       payment.create  acme          #b8bceb23  3d4h         1     -
+294150cf949a  uncertain         payment.create  acme          #60fc018d  3d4h         1     -
+9c3507a64d69  uncertain         payment.create  acme/user-42  #50ac93f4  3d4h         1   504
+";
+    assert_eq!(world.semel(&["ls"]).out(), table);
+}
+
+#[test]
+fn raw_keys_are_shown_only_when_asked_for() {
+    let world = World::new();
+    for args in [&["ls"][..], &["ls", "--json"]] {
+        assert!(!world.semel(args).out().contains("order-1001"));
+    }
+    for args in [&["ls", "--show-keys"][..], &["ls", "--json", "--show-keys"]] {
+        assert!(world.semel(args).out().contains("order-1001"));
+    }
+}
+
+#[test]
+fn each_filter_narrows() {
+    let world = World::new();
+    let keys = |args: &[&str]| {
+        let args = [&["ls", "--json", "--show-keys"], args].concat();
+        let page = world.semel(&args).json();
+        let keys: Vec<_> = page["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| r["key"].as_str().unwrap().to_owned())
+            .collect();
+        keys.join(" ")
+    };
+    assert_eq!(keys(&["--state", "uncertain"]), "order-1002 order-1001");
+    assert_eq!(keys(&["--state", "uncertain,in_progress"]), "order-1003 order-1002 order-1001");
+    assert_eq!(keys(&["--state", "completed", "--state", "failed_final"]), "order-1005 order-1004");
+    assert_eq!(keys(&["--operation", "payment.refund"]), "order-1004");
+    assert_eq!(keys(&["--operation", "unheard.of"]), "");
+    assert_eq!(keys(&["--tenant", "globex"]), "order-1005 order-1004");
+    assert_eq!(keys(&["--tenant", "acme", "--state", "in_progress"]), "order-1003");
+    assert_eq!(keys(&["--tenant", ""]), "welcome-7");
+    assert_eq!(keys(&["--older-than", "3d", "--tenant", "globex"]), "order-1005 order-1004");
+    assert_eq!(keys(&["--older-than", "4d"]), "");
+}
+
+#[test]
+fn nothing_to_list_says_so_beside_the_data() {
+    let world = World::new();
+    let ran = world.semel(&["ls", "--operation", "unheard.of"]);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (0, "", "no intents match\n"));
+}
+
+#[test]
+fn pages_go_on_where_the_last_one_ended() {
+    let world = World::empty();
+    let all: Vec<_> = (0..1_203).map(|n| intent("acme", "mail.send", &format!("k-{n}"))).collect();
+    block_on(async {
+        let store = world.store().await;
+        for intent in &all {
+            claims(&store, intent, 60_000).await;
+        }
+        store.close().await;
+    });
+    let mut ids = Vec::new();
+    let mut args = vec!["ls".to_owned(), "--json".into(), "--limit".into(), "500".into()];
+    let mut pages = 0;
+    loop {
+        let page = world.semel(&args.iter().map(String::as_str).collect::<Vec<_>>()).json();
+        ids.extend(page["records"].as_array().unwrap().iter().map(|r| r["id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        let Some(next) = page["next"].as_str() else { break };
+        args.truncate(4);
+        args.extend(["--after".to_owned(), next.to_owned()]);
+    }
+    let expected: Vec<_> = all.iter().rev().map(|intent| intent.id().to_string()).collect();
+    assert_eq!((pages, &ids), (3, &expected));
+
+    // All at once: a document per page with --json, one table otherwise.
+    let documents = world.semel(&["ls", "--all", "--json"]).out();
+    assert_eq!(documents.lines().count(), 2);
+    let table = world.semel(&["ls", "--all"]).out();
+    assert_eq!((table.lines().count(), table.matches("ATTEMPTS").count()), (1_204, 1));
+
+    let page = world.semel(&["ls", "--limit", "2"]);
+    assert_eq!((page.code, page.stdout.lines().count()), (0, 3));
+    assert!(page.stderr.starts_with("there are more: add --after "), "{}", page.stderr);
+}
+
+#[test]
+fn json_has_every_field() {
+    let world = World::new();
+    let page = world.semel(&["ls", "--json", "--operation", "payment.refund"]).json();
+    let mut record = page["records"][0].clone();
+    for changes in ["age_ms", "created_at", "changed_at", "lease_until"] {
+        record.as_object_mut().unwrap().remove(changes).unwrap();
+    }
+    let expected = serde_json::json!({
+        "id": completed().id().to_string(),
+        "state": "completed",
+        "operation": "payment.refund",
+        "tenant": "globex",
+        "scope": "globex",
+        "key_hash": completed().key().short_hash(),
+        "effect": "opaque",
+        "epoch": 4,
+        "attempts": 1,
+        "expires_at": null,
+        "code": 201,
+        "decision": null,
+    });
+    assert_eq!(record, expected);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let world = World::new();
+    let mut child = command(&["ls", "--store", &world.url()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0));
+}
+
+#[test]
+fn the_store_is_named_by_flag_or_environment_or_is_the_default() {
+    let world = World::new();
+    let id = uncertain().id().to_string();
+    assert!(semel(&["--store", &world.url(), "ls"]).out().contains(&id[..12]));
+    assert!(world.semel(&["ls"]).out().contains(&id[..12]));
+    let mut here = command(&["ls"]);
+    here.current_dir(world.path().parent().unwrap());
+    assert!(ran(here).out().contains(&id[..12]));
+}

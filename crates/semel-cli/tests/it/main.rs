@@ -1,0 +1,11 @@
+//! The real binary on real files: what it prints, where, and how it exits.
+#![allow(clippy::unwrap_used)]
+
+mod decide;
+mod demo;
+mod errors;
+mod ls;
+mod semel;
+mod show;
+mod upkeep;
+mod world;

@@ -1,0 +1,52 @@
+//! Running the binary.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// What one run came to.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// What it printed, when it went well and had nothing else to say.
+    pub(crate) fn out(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""), "{self:?}");
+        self.stdout
+    }
+
+    pub(crate) fn json(self) -> Value {
+        serde_json::from_str(&self.out()).unwrap()
+    }
+
+    /// The one line it failed with.
+    pub(crate) fn failed(self, code: i32) -> String {
+        assert_eq!((self.code, self.stdout.as_str()), (code, ""), "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        self.stderr.strip_prefix("semel: ").unwrap().trim_end().to_owned()
+    }
+}
+
+pub(crate) fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(args).env_remove("SEMEL_STORE").stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn ran(mut command: Command) -> Ran {
+    let output = command.output().unwrap();
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs without a store being named.
+pub(crate) fn semel(args: &[&str]) -> Ran {
+    ran(command(args))
+}

@@ -1,0 +1,77 @@
+//! `semel sweep`, `semel migrate`, `semel completions`, help.
+
+use serde_json::json;
+
+use crate::semel::semel;
+use crate::world::{World, block_on, guarded, intent};
+
+/// A store with this many outcomes whose retention is over, and one that is kept.
+fn expired(count: usize) -> World {
+    let world = World::empty();
+    block_on(async {
+        let store = world.store_long_ago().await;
+        for n in 0..count {
+            let intent = intent("", "mail.send", &format!("k-{n}"));
+            let work = |_| async { Ok::<_, semel::Failure>(1) };
+            guarded(&store, &intent).once(intent.scope(), intent.key(), &(), work).await.unwrap();
+        }
+        let kept = intent("", "mail.send", "kept");
+        let guarded = guarded(&store, &kept).retention(semel::Retention::Forever).unwrap();
+        guarded.once(kept.scope(), kept.key(), &(), |_| async { Ok::<_, semel::Failure>(1) }).await.unwrap();
+        store.close().await;
+    });
+    world
+}
+
+#[test]
+fn sweep_forgets_what_expired_and_prints_how_many() {
+    let world = expired(25);
+    assert_eq!(world.semel(&["sweep", "--limit", "5", "--batch", "2"]).out(), "5\n");
+    assert_eq!(world.semel(&["sweep", "--batch", "7", "--json"]).json(), json!({ "swept": 20 }));
+    assert_eq!(world.semel(&["sweep"]).out(), "0\n");
+    assert_eq!(world.semel(&["ls"]).out().lines().count(), 2);
+}
+
+#[test]
+fn sweep_leaves_open_intents_however_old() {
+    let world = World::new();
+    assert_eq!(world.semel(&["sweep"]).out(), "0\n");
+    assert_eq!(world.semel(&["ls", "--state", "uncertain,in_progress"]).out().lines().count(), 4);
+}
+
+#[test]
+fn migrate_makes_the_tables_and_print_touches_nothing() {
+    let world = World::empty();
+    let sql = world.semel(&["migrate", "--print"]).out();
+    assert!(sql.contains("CREATE TABLE intent ("), "{sql}");
+    assert!(!world.path().exists());
+    assert_eq!(world.semel(&["migrate"]).out(), "created, version 1\n");
+    assert_eq!(world.semel(&["migrate"]).out(), "nothing to do, version 1\n");
+    assert_eq!(world.semel(&["migrate", "--json"]).json(), json!({ "before": 1, "now": 1 }));
+    world.semel(&["ls", "--json"]).out();
+
+    // What it prints makes the same tables with the ordinary tool's means.
+    let by_hand = World::empty();
+    rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch(&sql).unwrap();
+    assert_eq!(by_hand.semel(&["migrate"]).out(), "nothing to do, version 1\n");
+}
+
+#[test]
+fn completions_for_the_common_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = semel(&["completions", shell]).out();
+        assert!(script.contains("semel") && script.contains("resolve"), "{shell}");
+    }
+    semel(&["completions", "cmd.exe"]).failed(2);
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in ["ls", "show", "resolve", "release", "sweep", "migrate"] {
+        let help = semel(&[command, "--help"]).out();
+        assert!(help.contains(&format!("  semel {command}")), "{help}");
+        assert!(!help.contains("demo-worker"));
+    }
+    assert!(!semel(&["--help"]).out().contains("demo-worker"));
+    assert_eq!(semel(&[]).code, 2);
+}
