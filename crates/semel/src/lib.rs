@@ -2,6 +2,8 @@
 #[cfg_attr(not(feature = "crash-points"), allow(unused))]
 pub mod crash;
 pub mod guard;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod intent;
 pub mod observe;
 pub mod store;
