@@ -42,7 +42,7 @@ pub(super) async fn admit<S: Store, B: Body<Data = Bytes>>(
     let sent = framework::sent(&parts.extensions, &parts.uri);
     let template = framework::template(&parts.extensions);
     let found = shared.operations.find(&parts.method, template, sent.path());
-    let Some(Found { prepared, route, key_required }) = found else { return pass(parts, body) };
+    let Some(Found { prepared, key_required }) = found else { return pass(parts, body) };
     let rule = &prepared.rule;
     if rule.key == KeyRule::Ignored {
         return pass(parts, body);
@@ -75,19 +75,20 @@ pub(super) async fn admit<S: Store, B: Body<Data = Bytes>>(
             return Admitted::Refused(Problem::new(Code::BodyUnreadable, detail));
         }
     }
-    let fingerprint = fingerprint(&rule.recipe, &parts, route, body.data());
     let intent = prepared.guarded.intent(&scope, &key);
+    let fingerprint = fingerprint(&rule.recipe, &parts, intent.operation().as_str(), body.data());
     // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
-    if parts.headers.contains_key(header::ACCEPT_ENCODING) {
-        parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    }
+    // Said always, because to say nothing means that any coding is welcome.
+    parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     Admitted::Guard { prepared, intent, fingerprint, request: Request::from_parts(parts, body) }
 }
 
-fn fingerprint(recipe: &Recipe, parts: &Parts, route: &str, body: &Bytes) -> Fingerprint {
+/// What was asked for. The operation's name stands for the route: a template whose variables are renamed by a
+/// deploy is still the same operation, and the path itself is in it all the same.
+fn fingerprint(recipe: &Recipe, parts: &Parts, operation: &str, body: &Bytes) -> Fingerprint {
     let sent = framework::sent(&parts.extensions, &parts.uri);
     let mut digest = recipe
-        .request(parts.method.as_str(), route)
+        .request(parts.method.as_str(), operation)
         .path_value("path", sent.path())
         .query(sent.query().unwrap_or(""));
     for (name, value) in &parts.headers {

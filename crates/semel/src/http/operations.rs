@@ -28,10 +28,8 @@ pub(super) struct Prepared<S> {
 }
 
 /// Which operation a request is of.
-pub(super) struct Found<'a, S> {
+pub(super) struct Found<S> {
     pub(super) prepared: Arc<Prepared<S>>,
-    /// The route's template for the fingerprint; `*` where there is none.
-    pub(super) route: &'a str,
     pub(super) key_required: bool,
 }
 
@@ -83,19 +81,14 @@ impl<S: Store> Operations<S> {
     }
 
     /// The operation of a request; `None` when it is not guarded.
-    pub(super) fn find<'a>(
-        &'a self,
-        method: &Method,
-        template: Option<&'a str>,
-        path: &str,
-    ) -> Option<Found<'a, S>> {
+    pub(super) fn find(&self, method: &Method, template: Option<&str>, path: &str) -> Option<Found<S>> {
         if is_safe(method) {
             return None;
         }
         let declared = self.declared.iter().find(|(route, _)| route.matches(method, template, path));
-        if let Some((route, prepared)) = declared {
+        if let Some((_, prepared)) = declared {
             let key_required = prepared.rule.key == KeyRule::Required;
-            return Some(Found { prepared: Arc::clone(prepared), route: &route.template, key_required });
+            return Some(Found { prepared: Arc::clone(prepared), key_required });
         }
         let (_, anything) = self.anything.iter().find(|(guarded, _)| guarded == method)?;
         // What came of the path alone is one operation per method: if every path were one, whoever sends
@@ -106,7 +99,7 @@ impl<S: Store> Operations<S> {
         };
         let posted = *method == Method::POST || *method == Method::PATCH;
         let key_required = prepared.rule.key == KeyRule::Required && posted;
-        Some(Found { prepared, route: template.unwrap_or(NO_TEMPLATE), key_required })
+        Some(Found { prepared, key_required })
     }
 
     fn of_template(&self, method: &Method, template: &str, otherwise: &Arc<Prepared<S>>) -> Arc<Prepared<S>> {

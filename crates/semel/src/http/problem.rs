@@ -60,6 +60,27 @@ pub enum Code {
 }
 
 impl Code {
+    /// All of them, for tables.
+    pub const ALL: [Self; 17] = [
+        Self::KeyMissing,
+        Self::KeyInvalid,
+        Self::Reused,
+        Self::InProgress,
+        Self::Uncertain,
+        Self::KeyExpired,
+        Self::KeyFromFuture,
+        Self::ScopeMissing,
+        Self::BodyTooLarge,
+        Self::BodyUnreadable,
+        Self::AttemptFailed,
+        Self::AnswerLost,
+        Self::StoreUnavailable,
+        Self::Busy,
+        Self::Draining,
+        Self::IntentNotFound,
+        Self::MethodNotAllowed,
+    ];
+
     /// The code's text.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -297,6 +318,14 @@ mod tests {
             (response.status().as_u16(), &response.headers()["retry-after"]),
             (503, &HeaderValue::from(1))
         );
+    }
+
+    #[test]
+    fn every_code_is_in_the_contract_that_clients_are_given() {
+        let contract = include_str!("../../../../docs/http-contract.md");
+        for code in Code::ALL {
+            assert!(contract.contains(&format!("`{}`", code.as_str())), "{}", code.as_str());
+        }
     }
 
     #[test]

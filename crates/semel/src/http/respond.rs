@@ -48,8 +48,8 @@ pub(super) fn flag(headers: &mut HeaderMap, stored: bool, guarded: bool) {
 }
 
 /// The work goes on; here is where to ask for it.
-pub(super) fn accepted(status_at: &str, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-    let place = format!("{status_at}/{id}");
+pub(super) fn accepted(status_at: Option<&str>, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
+    let place = status_at.map(|status_at| format!("{status_at}/{id}"));
     let body = serde_json::json!({ "state": "in_progress", "status_url": place });
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -58,7 +58,7 @@ pub(super) fn accepted(status_at: &str, id: &IntentId, retry_after: Duration) ->
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::RETRY_AFTER, seconds(retry_after));
     // The place was checked when the layer was built, and an id is hex digits.
-    if let Ok(place) = HeaderValue::from_str(&place) {
+    if let Some(place) = place.and_then(|place| HeaderValue::try_from(place).ok()) {
         headers.insert(header::LOCATION, place);
     }
     response

@@ -27,10 +27,10 @@ use crate::intent::identity::{Intent, IntentId};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::StoreDown;
 use crate::intent::state::State;
-use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
+use crate::store::{ErrorKind, Fate, Store, StoreError};
 
 /// How long the layer's own reads of the store may take.
-pub(super) const READ_TIME_MAX: Duration = Duration::from_secs(5);
+const READ_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Answers a request once, and every retry of it the same. Made by
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
@@ -111,9 +111,8 @@ where
     let (given, taken) = oneshot::channel();
     let (started, has_started) = oneshot::channel();
     let (id, rule) = (intent.id(), &prepared.rule);
-    let (profile, types) = (shared.profile, shared.types.clone());
-    let work =
-        Work { prepared: Arc::clone(&prepared), inner, request, fingerprint, profile, types, started, given };
+    let (ours, operation) = (Arc::clone(&shared), Arc::clone(&prepared));
+    let work = Work { shared: ours, prepared: operation, inner, request, fingerprint, started, given };
     let run = Box::pin(prepared.guarded.run(intent, fingerprint, move |attempt| work.run(attempt)));
     let ran = match rule.respond_async_after {
         None => run.await,
@@ -159,8 +158,7 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn accepted(&self, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-        // The builder saw to it that whoever accepts has a place for the status.
-        respond::accepted(self.status_at.as_deref().unwrap_or(""), id, retry_after)
+        respond::accepted(self.status_at.as_deref(), id, retry_after)
     }
 
     /// The first caller gets the response as the service gave it, with what could not be done for it.
@@ -186,7 +184,7 @@ impl<S: Store> Shared<S> {
         intent: &Intent,
         fingerprint: &Fingerprint,
     ) -> Option<Response<EdgeBody<R>>> {
-        let record = match self.record(&intent.id()).await {
+        let record = match in_time(self.guard.store().get(intent.id())).await {
             Ok(record) => record?,
             Err(_) if prepared.rule.policy.store_down == StoreDown::Open => return None,
             Err(error) => return Some(self.refuse(&Problem::from(&GuardError::StoreUnavailable(error)))),
@@ -202,14 +200,14 @@ impl<S: Store> Shared<S> {
         let outcome = record.outcome.unwrap_or_else(|| Outcome::new(0, "").tombstone());
         Some(self.replay(&outcome, verdict))
     }
+}
 
-    pub(super) async fn record(&self, id: &IntentId) -> Result<Option<Record>, StoreError> {
-        let got = tokio::time::timeout(READ_TIME_MAX, self.guard.store().get(*id)).await;
-        got.unwrap_or_else(|_| {
-            let message = format!("the store did not answer within {READ_TIME_MAX:?}");
-            Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message))
-        })
-    }
+/// One of the layer's own reads of the store.
+pub(super) async fn in_time<T>(read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    tokio::time::timeout(READ_TIME_MAX, read).await.unwrap_or_else(|_| {
+        let message = format!("the store did not answer within {READ_TIME_MAX:?}");
+        Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message))
+    })
 }
 
 impl<Inner: Clone, S> Clone for IdempotencyService<Inner, S> {

@@ -16,6 +16,7 @@ use tower_service::Service;
 use super::builder::Shared;
 use super::problem::{Code, Problem, RETRY_AFTER, uncertain};
 use super::respond;
+use super::service::in_time;
 use crate::guard::GuardError;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -87,11 +88,12 @@ impl<S: Store> Shared<S> {
         let id: IntentId = id.parse().map_err(|_| not_found())?;
         let scope = (self.scope)(parts).map_err(|_| not_found())?;
         let unavailable = |error| Problem::from(&GuardError::StoreUnavailable(error));
-        let record = self.record(&id).await.map_err(unavailable)?.ok_or_else(not_found)?;
+        let store = self.guard.store();
+        let record = in_time(store.get(id)).await.map_err(unavailable)?.ok_or_else(not_found)?;
         if *record.intent.scope() != scope {
             return Err(not_found());
         }
-        let now = self.guard.store().now().await.map_err(unavailable)?;
+        let now = in_time(store.now()).await.map_err(unavailable)?;
         let lapsed = record.head.is_lapsed(now);
         match record.state_at(now).ok_or_else(not_found)? {
             State::InProgress if !lapsed => Ok(self.accepted(&id, RETRY_AFTER)),

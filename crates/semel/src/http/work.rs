@@ -16,12 +16,12 @@ use tokio::sync::oneshot;
 use tower_service::Service;
 
 use super::body::{EdgeBody, Extent, read};
+use super::builder::Shared;
 use super::claim::ClaimHandle;
 use super::failure::Known;
 use super::headers::{kept, strip_ours};
 use super::operations::Prepared;
 use super::problem::{Code, Problem};
-use super::profile::Profile;
 use super::rule::Rule;
 use crate::guard::{Attempt, Ended, Execution};
 use crate::intent::fingerprint::Fingerprint;
@@ -32,12 +32,11 @@ pub(super) type Given<R, E> = Result<Response<EdgeBody<R>>, E>;
 
 /// One call to be made once.
 pub(super) struct Work<S, Inner, B: Body, R: Body, E> {
+    pub(super) shared: Arc<Shared<S>>,
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) inner: Inner,
     pub(super) request: Request<EdgeBody<B>>,
     pub(super) fingerprint: Fingerprint,
-    pub(super) profile: Profile,
-    pub(super) types: String,
     /// Told when the call begins under a claim.
     pub(super) started: oneshot::Sender<()>,
     pub(super) given: oneshot::Sender<Given<R, E>>,
@@ -64,10 +63,10 @@ where
             }
             // Between the service and us something broke: what happened behind it is not known, unless the
             // handler has said so before.
-            Ok(Err(error)) => (Err(error), broken(claim.known(), self.profile, &self.types).1),
+            Ok(Err(error)) => (Err(error), broken(claim.known(), &self.shared).1),
             Err(panic) if claim.known().is_none() => resume_unwind(panic),
             Err(_) => {
-                let (response, execution) = broken(claim.known(), self.profile, &self.types);
+                let (response, execution) = broken(claim.known(), &self.shared);
                 (Ok(response.map(EdgeBody::whole)), execution)
             }
         };
@@ -119,7 +118,7 @@ fn is_stream(parts: &Parts) -> bool {
 }
 
 /// There is no response, and at most the handler's word on what happened.
-fn broken(known: Option<Known>, profile: Profile, types: &str) -> (Response<Bytes>, Execution) {
+fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Execution) {
     let (code, detail) = match known {
         Some(Known::Applied) => {
             (Code::AnswerLost, "It took effect; what it answered was lost. It will not be repeated.")
@@ -129,7 +128,7 @@ fn broken(known: Option<Known>, profile: Profile, types: &str) -> (Response<Byte
         }
     };
     let problem = Problem::new(code, detail).with_status(StatusCode::INTERNAL_SERVER_ERROR);
-    let response = problem.response(profile, types);
+    let response = problem.response(shared.profile, &shared.types);
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     let body = Kept::Kept(response.body().clone());
     let outcome = Outcome { code: response.status().as_u16(), headers, body };
