@@ -58,6 +58,8 @@
 pub mod conformance;
 pub mod crash;
 pub mod guard;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod intent;
 pub mod observe;
 pub mod store;

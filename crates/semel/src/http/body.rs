@@ -1,0 +1,250 @@
+//! Bodies: read up to a bound, handed on untouched.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::Instant;
+
+/// A body of which the beginning, or all of it, may have been read already. Whoever reads it gets the same
+/// bytes and trailers as without the layer.
+pub struct EdgeBody<B: Body> {
+    /// What was read.
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+    /// What reading ended in, given to the next reader at the same place.
+    error: Option<B::Error>,
+    /// What was not read yet.
+    rest: Option<Pin<Box<B>>>,
+}
+
+impl<B: Body<Data = Bytes>> EdgeBody<B> {
+    /// A body nobody has looked at.
+    pub(super) fn untouched(body: B) -> Self {
+        let rest = (!body.is_end_stream()).then(|| Box::pin(body));
+        Self { data: Bytes::new(), trailers: None, error: None, rest }
+    }
+
+    /// A body of these bytes.
+    pub(super) fn whole(data: Bytes) -> Self {
+        Self { data, trailers: None, error: None, rest: None }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.get_mut();
+        if !this.data.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut this.data)))));
+        }
+        if let Some(error) = this.error.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        match &mut this.rest {
+            Some(rest) => rest.as_mut().poll_frame(cx),
+            None => Poll::Ready(this.trailers.take().map(|trailers| Ok(Frame::trailers(trailers)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_empty()
+            && self.error.is_none()
+            && self.trailers.is_none()
+            && self.rest.as_ref().is_none_or(|rest| rest.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read = self.data.len() as u64;
+        let rest = match &self.rest {
+            Some(rest) => rest.size_hint(),
+            None if self.error.is_none() => SizeHint::with_exact(0),
+            None => SizeHint::default(),
+        };
+        let mut hint = SizeHint::default();
+        hint.set_lower(rest.lower().saturating_add(read));
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+// Pins are only ever made of the box inside.
+impl<B: Body> Unpin for EdgeBody<B> {}
+
+impl<B: Body<Data = Bytes>> fmt::Debug for EdgeBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EdgeBody").field("size", &self.size_hint()).finish_non_exhaustive()
+    }
+}
+
+/// How far reading came.
+pub(super) enum Extent {
+    /// To the end, and there were no trailers.
+    Whole,
+    /// To the end, where trailers came.
+    Trailers,
+    /// To the bound, in bytes or in time.
+    Bound,
+    /// To an error.
+    Error,
+}
+
+/// Reads until the end, an error, more than `bytes_max`, or `time_max` has passed. What was read is in front
+/// of the body that comes back, so nothing is lost whatever stopped it.
+pub(super) async fn read<B: Body<Data = Bytes>>(
+    body: B,
+    bytes_max: usize,
+    time_max: Option<Duration>,
+) -> (Extent, EdgeBody<B>) {
+    let mut edge = EdgeBody::untouched(body);
+    let Some(mut rest) = edge.rest.take() else { return (Extent::Whole, edge) };
+    let bound = u64::try_from(bytes_max).unwrap_or(u64::MAX);
+    if rest.size_hint().lower() > bound {
+        edge.rest = Some(rest);
+        return (Extent::Bound, edge);
+    }
+    let deadline = time_max.map(|time_max| Instant::now() + time_max);
+    let mut more = BytesMut::new();
+    let extent = loop {
+        let next = poll_fn(|cx| rest.as_mut().poll_frame(cx));
+        let next = match deadline {
+            None => next.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline, next).await {
+                Ok(next) => next,
+                Err(_) => break Extent::Bound,
+            },
+        };
+        match next {
+            None => break Extent::Whole,
+            Some(Err(error)) => {
+                edge.error = Some(error);
+                break Extent::Error;
+            }
+            Some(Ok(frame)) => match frame.into_data() {
+                // Most bodies are one frame: that one is taken as it is, without a copy.
+                Ok(data) if edge.data.is_empty() => edge.data = data,
+                Ok(data) => more.extend_from_slice(&data),
+                Err(frame) => {
+                    edge.trailers = frame.into_trailers().ok();
+                    break Extent::Trailers;
+                }
+            },
+        }
+        if edge.data.len() + more.len() > bytes_max {
+            break Extent::Bound;
+        }
+    };
+    if !more.is_empty() {
+        let mut all = BytesMut::with_capacity(edge.data.len() + more.len());
+        all.extend_from_slice(&edge.data);
+        all.extend_from_slice(&more);
+        edge.data = all.freeze();
+    }
+    if matches!(extent, Extent::Bound) {
+        edge.rest = Some(rest);
+    }
+    (extent, edge)
+}
+
+impl<B: Body> EdgeBody<B> {
+    /// What was read of it.
+    pub(super) fn data(&self) -> &Bytes {
+        &self.data
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Frames as a peer sends them.
+    struct Sent(VecDeque<Result<Frame<Bytes>, &'static str>>);
+
+    impl Body for Sent {
+        type Data = Bytes;
+        type Error = &'static str;
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+            Poll::Ready(self.0.pop_front())
+        }
+    }
+
+    fn sent(chunks: &[&'static str]) -> Sent {
+        Sent(chunks.iter().map(|chunk| Ok(Frame::data(Bytes::from_static(chunk.as_bytes())))).collect())
+    }
+
+    async fn drained(mut body: EdgeBody<Sent>) -> (Vec<u8>, Option<HeaderMap>, Option<&'static str>) {
+        let (mut bytes, mut trailers, mut error) = (Vec::new(), None, None);
+        while let Some(next) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+            match next.map(Frame::into_data) {
+                Ok(Ok(data)) => bytes.extend_from_slice(&data),
+                Ok(Err(frame)) => trailers = frame.into_trailers().ok(),
+                Err(e) => error = Some(e),
+            }
+        }
+        (bytes, trailers, error)
+    }
+
+    #[tokio::test]
+    async fn the_bound_is_exact_and_nothing_is_lost_at_it() {
+        for (bytes_max, whole) in [(5, false), (6, true), (7, true)] {
+            let (extent, body) = read(sent(&["ab", "", "cd", "ef"]), bytes_max, None).await;
+            assert_eq!(matches!(extent, Extent::Whole), whole, "{bytes_max}");
+            assert_eq!(body.size_hint().exact(), whole.then_some(6));
+            assert_eq!(drained(body).await, (b"abcdef".to_vec(), None, None));
+        }
+    }
+
+    #[tokio::test]
+    async fn trailers_and_errors_come_where_they_came() {
+        let mut with_trailers = sent(&["ab"]);
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", 7.into());
+        with_trailers.0.push_back(Ok(Frame::trailers(trailers.clone())));
+        let (extent, body) = read(with_trailers, 10, None).await;
+        assert!(matches!(extent, Extent::Trailers) && !body.is_end_stream());
+        assert_eq!(drained(body).await, (b"ab".to_vec(), Some(trailers), None));
+
+        let mut broken = sent(&["ab"]);
+        broken.0.push_back(Err("reset"));
+        let (extent, body) = read(broken, 10, None).await;
+        assert!(matches!(extent, Extent::Error) && !body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), None);
+        assert_eq!(drained(body).await, (b"ab".to_vec(), None, Some("reset")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_without_end_stops_at_its_time() {
+        struct Endless(u32);
+        impl Body for Endless {
+            type Data = Bytes;
+            type Error = &'static str;
+            fn poll_frame(
+                mut self: Pin<&mut Self>,
+                _: &mut Context<'_>,
+            ) -> Poll<Option<Result<Frame<Bytes>, &'static str>>> {
+                self.0 += 1;
+                if self.0 == 1 { Poll::Ready(Some(Ok(Frame::data("a".into())))) } else { Poll::Pending }
+            }
+        }
+        let (extent, body) = read(Endless(0), 10, Some(Duration::from_secs(5))).await;
+        assert!(matches!(extent, Extent::Bound) && body.rest.is_some());
+        assert_eq!(body.data(), "a");
+    }
+}

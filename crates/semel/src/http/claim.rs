@@ -1,0 +1,89 @@
+//! What a handler can know and say about the claim it runs under.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::failure::Known;
+use crate::guard::Attempt;
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Epoch, Intent};
+use crate::intent::key::Key;
+
+const UNMARKED: u8 = 0;
+const APPLIED: u8 = 1;
+const NOT_APPLIED: u8 = 2;
+
+/// The claim a handler runs under. It is in the request's extensions; with the feature `axum` it is an
+/// extractor.
+///
+/// ```
+/// use semel::http::ClaimHandle;
+///
+/// async fn charge(request: http::Request<Vec<u8>>) -> http::Response<Vec<u8>> {
+///     let claim = request.extensions().get::<ClaimHandle>().cloned();
+///     if let Some(claim) = claim {
+///         // The same on every retry: pass it on to the provider.
+///         let _provider_key = claim.child("charge");
+///         // The card was refused before anything was booked.
+///         claim.mark_not_applied();
+///     }
+///     http::Response::new(Vec::new())
+/// }
+/// # let _ = charge;
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClaimHandle {
+    attempt: Attempt,
+    fingerprint: Fingerprint,
+    marked: Arc<AtomicU8>,
+}
+
+impl ClaimHandle {
+    pub(super) fn new(attempt: Attempt, fingerprint: Fingerprint) -> Self {
+        Self { attempt, fingerprint, marked: Arc::new(AtomicU8::new(UNMARKED)) }
+    }
+
+    /// Which intent.
+    pub fn intent(&self) -> &Intent {
+        &self.attempt.intent
+    }
+
+    /// What was asked for: what an atomic handler claims with.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// The key for one remote call of this work: the same on every retry.
+    pub fn child(&self, step: &str) -> Key {
+        self.attempt.child(step)
+    }
+
+    /// The how manieth run of the intent this is, from 1; 0 when an atomic handler is yet to claim it.
+    pub fn attempt(&self) -> u32 {
+        self.attempt.number
+    }
+
+    /// The fence, for a downstream that compares it. `None` when the store is down and the operation runs
+    /// unguarded, and in an atomic handler.
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.attempt.epoch
+    }
+
+    /// The effect has happened: whatever is answered, or goes wrong from here on, it must not run again.
+    pub fn mark_applied(&self) {
+        self.marked.store(APPLIED, Ordering::SeqCst);
+    }
+
+    /// Nothing has happened, or it was undone: whatever is answered, the same key may run again.
+    pub fn mark_not_applied(&self) {
+        self.marked.store(NOT_APPLIED, Ordering::SeqCst);
+    }
+
+    pub(super) fn known(&self) -> Option<Known> {
+        match self.marked.load(Ordering::SeqCst) {
+            APPLIED => Some(Known::Applied),
+            NOT_APPLIED => Some(Known::NotApplied),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a response says about the effect.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::response::Parts;
+use http::{HeaderMap, StatusCode, header};
+
+use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM};
+use crate::guard::Ended;
+
+/// What a 5xx means that the service itself answered: 500, 501, and 503 with `Retry-After`.
+///
+/// Any other 5xx (502, 504, 52x, a bare 503) comes from something between us and the effect, which cannot know
+/// what happened behind it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum On5xx {
+    /// The service failed and undid what it had begun: the same key may run again.
+    #[default]
+    Retry,
+    /// A person shall look. What payments take.
+    Hold,
+    /// It is the answer, for every retry.
+    Replay,
+}
+
+/// What a handler knows of its effect, whatever it answers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Known {
+    Applied,
+    NotApplied,
+}
+
+impl Known {
+    pub(super) fn ended(self) -> Ended {
+        match self {
+            Self::Applied => Ended::Completed,
+            Self::NotApplied => Ended::NotApplied,
+        }
+    }
+
+    /// What the service says in [`IDEMPOTENCY_EFFECT`].
+    fn told_in(headers: &HeaderMap) -> Option<Self> {
+        match headers.get(IDEMPOTENCY_EFFECT)?.as_bytes() {
+            b"applied" => Some(Self::Applied),
+            b"not-applied" => Some(Self::NotApplied),
+            // A service that says something else may mean anything: its status decides.
+            _ => None,
+        }
+    }
+}
+
+/// Decides by status, or as the service's own function does.
+#[derive(Clone)]
+pub(super) enum Failures {
+    ByStatus(On5xx),
+    By(Arc<dyn Fn(&Parts) -> Ended + Send + Sync>),
+}
+
+impl fmt::Debug for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByStatus(on_5xx) => f.debug_tuple("ByStatus").field(on_5xx).finish(),
+            Self::By(_) => f.write_str("By(..)"),
+        }
+    }
+}
+
+impl Failures {
+    /// How the work ended. Whoever is nearer to the effect is believed first: the handler's mark, then the
+    /// service's header, then the status.
+    pub(super) fn judge(&self, marked: Option<Known>, parts: &Parts) -> Ended {
+        if let Some(known) = marked.or_else(|| Known::told_in(&parts.headers)) {
+            return known.ended();
+        }
+        // Another semel further in refused; it keeps the record, so ours must not stand in its way.
+        if parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
+            return Ended::NotApplied;
+        }
+        match self {
+            Self::ByStatus(on_5xx) => by_status(parts.status, &parts.headers, *on_5xx),
+            Self::By(judge) => judge(parts),
+        }
+    }
+}
+
+fn by_status(status: StatusCode, headers: &HeaderMap, on_5xx: On5xx) -> Ended {
+    match status.as_u16() {
+        200..=399 => Ended::Completed,
+        // Not about the intent but about this attempt: who asked, or when.
+        401 | 403 | 408 | 425 | 429 => Ended::NotApplied,
+        400..=499 => Ended::FailedFinal,
+        500 | 501 => answered(on_5xx),
+        503 if headers.contains_key(header::RETRY_AFTER) => answered(on_5xx),
+        _ => Ended::Unknown,
+    }
+}
+
+fn answered(on_5xx: On5xx) -> Ended {
+    match on_5xx {
+        On5xx::Retry => Ended::NotApplied,
+        On5xx::Hold => Ended::Hold,
+        On5xx::Replay => Ended::FailedFinal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderValue, Response};
+
+    fn parts(status: u16, headers: &[(&'static str, &'static str)]) -> Parts {
+        let mut response = Response::builder().status(status);
+        for (name, value) in headers {
+            response = response.header(*name, HeaderValue::from_static(value));
+        }
+        response.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn each_status_says_what_it_says() {
+        use Ended::{Completed, FailedFinal, Hold, NotApplied, Unknown};
+        let busy: &[_] = &[("retry-after", "1")];
+        for (status, headers, retry, hold, replay) in [
+            (101, &[][..], Unknown, Unknown, Unknown),
+            (200, &[], Completed, Completed, Completed),
+            (204, &[], Completed, Completed, Completed),
+            (302, &[], Completed, Completed, Completed),
+            (400, &[], FailedFinal, FailedFinal, FailedFinal),
+            (401, &[], NotApplied, NotApplied, NotApplied),
+            (402, &[], FailedFinal, FailedFinal, FailedFinal),
+            (403, &[], NotApplied, NotApplied, NotApplied),
+            (404, &[], FailedFinal, FailedFinal, FailedFinal),
+            (408, &[], NotApplied, NotApplied, NotApplied),
+            (409, &[], FailedFinal, FailedFinal, FailedFinal),
+            (409, &[("idempotency-problem", "X")], NotApplied, NotApplied, NotApplied),
+            (422, &[], FailedFinal, FailedFinal, FailedFinal),
+            (425, &[], NotApplied, NotApplied, NotApplied),
+            (429, &[], NotApplied, NotApplied, NotApplied),
+            (499, &[], FailedFinal, FailedFinal, FailedFinal),
+            (500, &[], NotApplied, Hold, FailedFinal),
+            (501, &[], NotApplied, Hold, FailedFinal),
+            (502, &[], Unknown, Unknown, Unknown),
+            (503, &[], Unknown, Unknown, Unknown),
+            (503, busy, NotApplied, Hold, FailedFinal),
+            (504, busy, Unknown, Unknown, Unknown),
+            (520, &[], Unknown, Unknown, Unknown),
+            (599, &[], Unknown, Unknown, Unknown),
+            (999, &[], Unknown, Unknown, Unknown),
+        ] {
+            let parts = parts(status, headers);
+            for (on_5xx, ended) in [(On5xx::Retry, retry), (On5xx::Hold, hold), (On5xx::Replay, replay)] {
+                assert_eq!(Failures::ByStatus(on_5xx).judge(None, &parts), ended, "{status} {on_5xx:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_to_the_effect_is_believed() {
+        let by = Failures::By(Arc::new(|_| Ended::Hold));
+        let said = parts(500, &[("idempotency-effect", "applied")]);
+        assert_eq!(by.judge(Some(Known::NotApplied), &said), Ended::NotApplied);
+        assert_eq!(by.judge(None, &said), Ended::Completed);
+        assert_eq!(by.judge(None, &parts(500, &[("idempotency-effect", "perhaps")])), Ended::Hold);
+        assert_eq!(by.judge(None, &parts(200, &[("idempotency-effect", "not-applied")])), Ended::NotApplied);
+    }
+}

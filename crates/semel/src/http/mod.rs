@@ -1,0 +1,70 @@
+//! The edge: a tower layer that answers a request once, and every retry of it the same.
+//!
+//! | module | what |
+//! |---|---|
+//! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
+//! | `rule`, `route`, `operations` | [`Rule`]: what holds for one operation, and which requests it is |
+//! | `admit` | before anything is claimed: key, scope, body, fingerprint |
+//! | `service` | claimed, run and answered, or answered from the record |
+//! | `work` | the call of the inner service, as a task that outlives its caller |
+//! | `body` | bodies, read up to a bound and handed on untouched |
+//! | `failure` | what a response says about the effect |
+//! | `respond`, `problem`, `profile`, `headers` | what clients see |
+//! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
+//! | `status` | [`StatusService`]: where a 202 points to |
+//!
+//! What clients are promised is in `docs/http-contract.md`.
+//!
+//! # Where to put it
+//!
+//! - **Inside of authentication.** A replay is an answer too: whoever is not allowed to ask must not get it.
+//!   What authentication found out is what [`Builder::scope`] is for.
+//! - **Inside of compression.** The answer is stored once for all retries, whatever each of them accepts. For
+//!   guarded requests the service is told `Accept-Encoding: identity`, so a compression layer further in leaves
+//!   the answer as it is; one further out compresses replays like any other answer.
+//! - **Inside of timeouts, too.** A timeout outside drops the caller, not the work: the retry finds the result.
+//!   One inside drops the work, and an opaque effect is uncertain then.
+//!
+//! # What it does not do
+//!
+//! - Task-local values of the caller are not there in the handler: guarded work is a task of its own, because it
+//!   must outlive its caller. Extensions are there.
+//! - `If-Match`, `If-None-Match` and `Range` go to the service as they are, and are not part of what was asked
+//!   for; a replay is the first answer, whatever the retry says about ranges.
+//! - Trailers of a response are passed on but not kept: a response with trailers leaves "done, body not kept".
+
+mod admit;
+mod body;
+mod builder;
+mod claim;
+mod failure;
+pub mod headers;
+mod key;
+mod layer;
+mod operations;
+mod problem;
+mod profile;
+mod respond;
+mod route;
+mod rule;
+mod service;
+mod status;
+mod work;
+
+#[cfg(feature = "axum")]
+#[path = "axum.rs"]
+mod framework;
+#[cfg(not(feature = "axum"))]
+#[path = "bare.rs"]
+mod framework;
+
+pub use body::EdgeBody;
+pub use builder::{BuildError, Builder, RULES_MAX};
+pub use claim::ClaimHandle;
+pub use failure::On5xx;
+pub use layer::IdempotencyLayer;
+pub use problem::Code;
+pub use profile::Profile;
+pub use rule::{BODY_BYTES_MAX, KeyRule, RESPONSE_BYTES_MAX, RESPONSE_TIME_MAX, Rule};
+pub use service::IdempotencyService;
+pub use status::{StatusBody, StatusService};

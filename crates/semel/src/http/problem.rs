@@ -1,0 +1,337 @@
+//! Problems as RFC 9457 describes them, each with a code that does not change.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+use serde::Serialize;
+
+use super::headers::IDEMPOTENCY_PROBLEM;
+use super::key::KeyRefusal;
+use super::profile::Profile;
+use crate::guard::GuardError;
+use crate::intent::outcome::Verdict;
+
+/// When to ask again where nothing better is known.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The beginning of a problem's `type`, unless the builder is given another.
+pub(super) const TYPES: &str = "urn:problem-type:semel:";
+
+/// The codes of all problems. Their texts are part of the contract.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Code {
+    /// No key where one is needed.
+    KeyMissing,
+    /// A key that is none, or a weaker one than the operation asks for.
+    KeyInvalid,
+    /// The same key with another request.
+    Reused,
+    /// The same key, and the first request is still being worked on.
+    InProgress,
+    /// Nobody knows whether it happened; no machine will find out by asking again.
+    Uncertain,
+    /// A retry so late that the outcome may have been forgotten.
+    KeyExpired,
+    /// A key that says it was made later than now.
+    KeyFromFuture,
+    /// The request does not say whose it is.
+    ScopeMissing,
+    /// The request's body is larger than is read.
+    BodyTooLarge,
+    /// The request's body did not arrive whole.
+    BodyUnreadable,
+    /// The attempt failed and nothing happened.
+    AttemptFailed,
+    /// It took effect, but its answer was lost on the way.
+    AnswerLost,
+    /// The store cannot be asked.
+    StoreUnavailable,
+    /// As much as allowed is under way.
+    Busy,
+    /// The process is stopping.
+    Draining,
+    /// No such intent here, or not the asker's.
+    IntentNotFound,
+    /// The status of an intent can only be read.
+    MethodNotAllowed,
+}
+
+impl Code {
+    /// All of them, for tables.
+    pub const ALL: [Self; 17] = [
+        Self::KeyMissing,
+        Self::KeyInvalid,
+        Self::Reused,
+        Self::InProgress,
+        Self::Uncertain,
+        Self::KeyExpired,
+        Self::KeyFromFuture,
+        Self::ScopeMissing,
+        Self::BodyTooLarge,
+        Self::BodyUnreadable,
+        Self::AttemptFailed,
+        Self::AnswerLost,
+        Self::StoreUnavailable,
+        Self::Busy,
+        Self::Draining,
+        Self::IntentNotFound,
+        Self::MethodNotAllowed,
+    ];
+
+    /// The code's text.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "IDEMPOTENCY_KEY_MISSING",
+            Self::KeyInvalid => "IDEMPOTENCY_KEY_INVALID",
+            Self::Reused => "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST",
+            Self::InProgress => "IDEMPOTENCY_REQUEST_IN_PROGRESS",
+            Self::Uncertain => "IDEMPOTENCY_OUTCOME_UNCERTAIN",
+            Self::KeyExpired => "IDEMPOTENCY_KEY_EXPIRED",
+            Self::KeyFromFuture => "IDEMPOTENCY_KEY_FROM_FUTURE",
+            Self::ScopeMissing => "IDEMPOTENCY_SCOPE_MISSING",
+            Self::BodyTooLarge => "IDEMPOTENCY_BODY_TOO_LARGE",
+            Self::BodyUnreadable => "IDEMPOTENCY_BODY_UNREADABLE",
+            Self::AttemptFailed => "IDEMPOTENCY_ATTEMPT_FAILED",
+            Self::AnswerLost => "IDEMPOTENCY_ANSWER_LOST",
+            Self::StoreUnavailable => "IDEMPOTENCY_STORE_UNAVAILABLE",
+            Self::Busy => "IDEMPOTENCY_BUSY",
+            Self::Draining => "IDEMPOTENCY_DRAINING",
+            Self::IntentNotFound => "IDEMPOTENCY_INTENT_NOT_FOUND",
+            Self::MethodNotAllowed => "IDEMPOTENCY_METHOD_NOT_ALLOWED",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "An idempotency key is required",
+            Self::KeyInvalid => "The idempotency key is not valid",
+            Self::Reused => "The idempotency key was used for a different request",
+            Self::InProgress => "The request is still being processed",
+            Self::Uncertain => "It is not known whether the request took effect",
+            Self::KeyExpired => "The idempotency key is too old",
+            Self::KeyFromFuture => "The idempotency key is from the future",
+            Self::ScopeMissing => "The request does not say whose it is",
+            Self::BodyTooLarge => "The request body is too large",
+            Self::BodyUnreadable => "The request body could not be read",
+            Self::AttemptFailed => "The attempt failed without taking effect",
+            Self::AnswerLost => "The request took effect, but its answer was lost",
+            Self::StoreUnavailable => "Idempotency cannot be guaranteed right now",
+            Self::Busy => "Too many requests are under way",
+            Self::Draining => "The service is stopping",
+            Self::IntentNotFound => "There is no such intent",
+            Self::MethodNotAllowed => "The status of an intent can only be read",
+        }
+    }
+
+    /// Whether the same request may be sent again by a machine.
+    fn retryable(self) -> bool {
+        matches!(
+            self,
+            Self::InProgress | Self::AttemptFailed | Self::StoreUnavailable | Self::Busy | Self::Draining
+        )
+    }
+
+    fn status(self, profile: Profile) -> StatusCode {
+        match self {
+            Self::KeyMissing | Self::KeyInvalid | Self::ScopeMissing | Self::BodyUnreadable => {
+                StatusCode::BAD_REQUEST
+            }
+            Self::Reused => profile.mismatch(),
+            Self::InProgress | Self::Uncertain | Self::AttemptFailed => StatusCode::CONFLICT,
+            Self::KeyExpired | Self::KeyFromFuture => StatusCode::PRECONDITION_FAILED,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::StoreUnavailable | Self::Busy | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            Self::AnswerLost => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::IntentNotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        }
+    }
+
+    /// What Stripe's SDKs choose their exception by.
+    fn stripe_type(self) -> &'static str {
+        match self {
+            Self::Reused | Self::InProgress | Self::Uncertain | Self::KeyExpired => "idempotency_error",
+            _ if self.retryable() => "api_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+/// One problem, to be answered with.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    code: Code,
+    status: Option<StatusCode>,
+    detail: String,
+    retry_after: Option<Duration>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<StripeError<'a>>,
+}
+
+#[derive(Serialize)]
+struct StripeError<'a> {
+    r#type: &'a str,
+    code: &'a str,
+    message: &'a str,
+}
+
+impl Problem {
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+        let retry_after = code.retryable().then_some(RETRY_AFTER);
+        Self { code, status: None, detail: detail.into(), retry_after }
+    }
+
+    pub(super) fn with_status(self, status: StatusCode) -> Self {
+        Self { status: Some(status), ..self }
+    }
+
+    fn retry_after(self, retry_after: Option<Duration>) -> Self {
+        Self { retry_after, ..self }
+    }
+
+    pub(super) fn response(&self, profile: Profile, types: &str) -> Response<Bytes> {
+        let (code, retryable) = (self.code, self.code.retryable());
+        let status = self.status.unwrap_or_else(|| code.status(profile));
+        let stripe = StripeError { r#type: code.stripe_type(), code: code.as_str(), message: &self.detail };
+        let document = Document {
+            r#type: format!("{types}{}", code.as_str().to_ascii_lowercase().replace('_', "-")),
+            title: code.title(),
+            status: status.as_u16(),
+            detail: &self.detail,
+            code: code.as_str(),
+            retryable,
+            error: (profile == Profile::Stripe).then_some(stripe),
+        };
+        // Texts and numbers always serialise.
+        let body = serde_json::to_vec(&document).unwrap_or_default();
+        let mut response = Response::new(Bytes::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(code.as_str()));
+        let should_retry = if retryable { "true" } else { "false" };
+        headers.insert(profile.should_retry(), HeaderValue::from_static(should_retry));
+        if let Some(after) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds(after));
+        }
+        if code == Code::MethodNotAllowed {
+            headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        response
+    }
+}
+
+/// Whole seconds, rounded up: asking a moment too early is a request for nothing.
+pub(super) fn seconds(duration: Duration) -> HeaderValue {
+    HeaderValue::from(duration.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64)
+}
+
+impl From<KeyRefusal> for Problem {
+    fn from(refusal: KeyRefusal) -> Self {
+        let code =
+            if matches!(refusal, KeyRefusal::Missing(_)) { Code::KeyMissing } else { Code::KeyInvalid };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+impl From<&GuardError> for Problem {
+    /// Details are ours, never the store's: its errors may name hosts and paths. They are logged instead.
+    fn from(error: &GuardError) -> Self {
+        match error {
+            GuardError::Mismatch => Self::new(
+                Code::Reused,
+                "This key was used before for a different request. Use a new key for a new intent; retries must repeat the request exactly.",
+            ),
+            GuardError::InFlight { retry_after } => {
+                let detail =
+                    "The first request with this key is still being processed. Retry with the same key.";
+                Self::new(Code::InProgress, detail).retry_after(Some(*retry_after))
+            }
+            GuardError::Uncertain { id, settles_in } => uncertain(&id.to_string()).retry_after(*settles_in),
+            GuardError::KeyExpired => Self::new(
+                Code::KeyExpired,
+                "This key was made longer ago than outcomes are kept, so it may have been used. Find out whether the request took effect before sending it with a new key.",
+            ),
+            GuardError::KeyFromFuture => {
+                Self::new(Code::KeyFromFuture, "This key says it was made in the future; check the clock.")
+            }
+            GuardError::KeyNotTimeOrdered => {
+                Self::new(Code::KeyInvalid, "This operation needs a time-ordered key: a UUIDv7 or a ULID.")
+            }
+            GuardError::StoreUnavailable(_) => Self::new(
+                Code::StoreUnavailable,
+                "Whether this request was made before cannot be looked up, so nothing was done. Retry with the same key.",
+            ),
+            GuardError::Busy { .. } => Self::new(Code::Busy, "Nothing was done. Retry with the same key."),
+            GuardError::Draining => Self::new(Code::Draining, "Nothing was done. Retry with the same key."),
+            GuardError::Panicked { verdict } => {
+                broken(*verdict).with_status(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            GuardError::TimedOut { verdict, .. } => broken(*verdict).with_status(StatusCode::GATEWAY_TIMEOUT),
+        }
+    }
+}
+
+/// The work broke off.
+fn broken(verdict: Verdict) -> Problem {
+    if verdict == Verdict::FailedRetryable {
+        return Problem::new(Code::AttemptFailed, "The attempt broke off. Retry with the same key.");
+    }
+    let detail = "The attempt broke off and may have taken effect. It will not be repeated by itself; do not send it with a new key before its fate is known.";
+    Problem::new(Code::Uncertain, detail)
+}
+
+pub(super) fn uncertain(id: &str) -> Problem {
+    let detail = format!(
+        "Whether this request took effect is not known, and it is not repeated by itself. Do not send it with a new key before its fate is known; ask the operator about intent {id}."
+    );
+    Problem::new(Code::Uncertain, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_error_is_not_shown_to_clients() {
+        use crate::store::{ErrorKind, Fate, StoreError};
+        let error =
+            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, "postgres://db-7.internal refused");
+        let response = Problem::from(&GuardError::StoreUnavailable(error)).response(Profile::Classic, TYPES);
+        let body = String::from_utf8(response.body().to_vec()).unwrap();
+        assert!(!body.contains("db-7"), "{body}");
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (503, &HeaderValue::from(1))
+        );
+    }
+
+    #[test]
+    fn every_code_is_in_the_contract_that_clients_are_given() {
+        let contract = include_str!("../../../../docs/http-contract.md");
+        for code in Code::ALL {
+            assert!(contract.contains(&format!("`{}`", code.as_str())), "{}", code.as_str());
+        }
+    }
+
+    #[test]
+    fn waiting_times_round_up_to_a_second() {
+        for (ms, text) in [(0, "1"), (1, "1"), (1_000, "1"), (1_001, "2")] {
+            assert_eq!(seconds(Duration::from_millis(ms)), text);
+        }
+    }
+}

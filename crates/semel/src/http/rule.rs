@@ -1,0 +1,246 @@
+//! What holds for one operation at the edge.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::HeaderName;
+use http::response::Parts;
+
+use super::failure::{Failures, On5xx};
+use crate::guard::{Ended, Lookup, Policy};
+use crate::intent::fingerprint::Recipe;
+use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
+
+/// How much of a request's body is read unless the rule says otherwise; more is a 413.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// How much of a response's body is kept unless the rule says otherwise; more leaves "done, body not kept".
+pub const RESPONSE_BYTES_MAX: usize = 256 << 10;
+/// How long a response's body may take to be read for keeping; one that takes longer is a stream.
+pub const RESPONSE_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Whether requests of an operation carry a key.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum KeyRule {
+    /// A request without one is refused.
+    Required,
+    /// A request without one passes through, unguarded.
+    Optional,
+    /// Keys are not looked at.
+    Ignored,
+}
+
+/// What holds for one operation: which requests it is, whether they need a key, how they are guarded.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel::http::{On5xx, Rule};
+/// use semel::{Effect, InFlight, Preset};
+///
+/// let rule = Rule::on("POST /payments")
+///     .name("payment.create")
+///     .preset(Preset::Payment)
+///     .effect(Effect::Keyed)
+///     .in_flight(InFlight::Wait(Duration::from_secs(2)))
+///     .key_bytes_min(16);
+/// # let _ = rule;
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Rule {
+    pub(super) route: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) key: KeyRule,
+    pub(super) key_bytes_min: usize,
+    pub(super) policy: Policy,
+    pub(super) recipe: Recipe,
+    pub(super) lookup: Option<Arc<dyn Lookup>>,
+    pub(super) accept: bool,
+    pub(super) respond_async_after: Option<Duration>,
+    pub(super) failures: Failures,
+    pub(super) body_bytes_max: usize,
+    pub(super) response_bytes_max: usize,
+    pub(super) response_time_max: Duration,
+    pub(super) replay_headers: Vec<HeaderName>,
+}
+
+impl Rule {
+    /// The requests of one route, such as `POST /payments/{id}/refund`. They need a key unless the rule says
+    /// otherwise. Of several rules that match, the first one counts.
+    pub fn on(route: &str) -> Self {
+        Self { route: Some(route.to_owned()), key: KeyRule::Required, ..Self::otherwise() }
+    }
+
+    /// Requests that no other rule matches. A key is taken when it is sent.
+    pub fn otherwise() -> Self {
+        Self {
+            route: None,
+            name: None,
+            key: KeyRule::Optional,
+            key_bytes_min: 0,
+            policy: Policy::default(),
+            recipe: Recipe::default(),
+            lookup: None,
+            accept: false,
+            respond_async_after: None,
+            failures: Failures::ByStatus(On5xx::default()),
+            body_bytes_max: BODY_BYTES_MAX,
+            response_bytes_max: RESPONSE_BYTES_MAX,
+            response_time_max: RESPONSE_TIME_MAX,
+            replay_headers: Vec::new(),
+        }
+    }
+
+    /// Names the operation. The name is part of the identity, so give one where the route may be spelled
+    /// differently one day; without it the operation is called by its method and template.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Says whether a key is needed. `Required` on [`otherwise`](Self::otherwise) is about POST and PATCH: PUT
+    /// and DELETE are idempotent by themselves, and guarded when a key is sent.
+    pub fn key(mut self, key: KeyRule) -> Self {
+        self.key = key;
+        self
+    }
+
+    /// Refuses keys shorter than this: short ones collide, and can be guessed.
+    pub fn key_bytes_min(mut self, key_bytes_min: usize) -> Self {
+        self.key_bytes_min = key_bytes_min;
+        self
+    }
+
+    /// Replaces the whole policy.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Takes what fits a kind of work: its retention, and for payments [`On5xx::Hold`].
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.policy.retention = preset.retention();
+        if preset == Preset::Payment { self.on_5xx(On5xx::Hold) } else { self }
+    }
+
+    /// Says what protects the effect.
+    ///
+    /// [`Effect::Atomic`] makes the layer only read: it refuses a mismatch and replays what is finished, and
+    /// otherwise calls the handler, which claims and finishes inside its own transaction, with the intent and
+    /// fingerprint that its [`ClaimHandle`](super::ClaimHandle) gives it.
+    pub fn effect(mut self, effect: Effect) -> Self {
+        self.policy.effect = effect;
+        self
+    }
+
+    /// Says how long outcomes are remembered.
+    pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
+        self.policy.retention = retention.into();
+        self
+    }
+
+    /// Says how long an owner is believed alive without renewing.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.policy.lease = lease;
+        self
+    }
+
+    /// Says what a duplicate gets while the first is at it: "in progress", or the outcome if it comes in time.
+    pub fn in_flight(mut self, in_flight: InFlight) -> Self {
+        self.policy.in_flight = in_flight;
+        self
+    }
+
+    /// "In progress" is told as 202 with the address of a status resource, instead of 409. The builder needs
+    /// [`status_at`](super::Builder::status_at) for that.
+    pub fn accept(mut self) -> Self {
+        self.accept = true;
+        self
+    }
+
+    /// The first request too is answered with 202 when its work takes longer than this; the work goes on.
+    pub fn respond_async_after(mut self, after: Duration) -> Self {
+        self.respond_async_after = Some(after);
+        self.accept = true;
+        self
+    }
+
+    /// Says what happens when the store cannot be asked.
+    pub fn store_down(mut self, store_down: StoreDown) -> Self {
+        self.policy.store_down = store_down;
+        self
+    }
+
+    /// Says what keys look like, so that late retries are refused instead of run.
+    pub fn key_format(mut self, key_format: KeyFormat) -> Self {
+        self.policy.key_format = key_format;
+        self
+    }
+
+    /// Bounds the work itself; after that its fate is unknown.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.policy.timeout = Some(timeout);
+        self
+    }
+
+    /// Says how uncertain intents are looked up; see [`Guarded::lookup`](crate::Guarded::lookup).
+    pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
+        self.lookup = Some(Arc::new(lookup));
+        self.policy.settle = settle;
+        self
+    }
+
+    /// Says what belongs to the fingerprint, chosen headers among it.
+    pub fn recipe(mut self, recipe: Recipe) -> Self {
+        self.recipe = recipe;
+        self
+    }
+
+    /// Says what a 5xx of the service itself means.
+    pub fn on_5xx(mut self, on_5xx: On5xx) -> Self {
+        self.failures = Failures::ByStatus(on_5xx);
+        self
+    }
+
+    /// Replaces the whole table of what a status means. What the handler marked, or the service said in
+    /// `Idempotency-Effect`, is believed before it.
+    pub fn failures(mut self, judge: impl Fn(&Parts) -> Ended + Send + Sync + 'static) -> Self {
+        self.failures = Failures::By(Arc::new(judge));
+        self
+    }
+
+    /// Reads at most this much of a request's body; more is a 413.
+    pub fn body_bytes_max(mut self, body_bytes_max: usize) -> Self {
+        self.body_bytes_max = body_bytes_max;
+        self
+    }
+
+    /// Keeps at most this much of a response's body.
+    pub fn response_bytes_max(mut self, response_bytes_max: usize) -> Self {
+        self.response_bytes_max = response_bytes_max;
+        self
+    }
+
+    /// Treats a response whose body takes longer than this as a stream: it is passed on and not kept.
+    pub fn response_time_max(mut self, response_time_max: Duration) -> Self {
+        self.response_time_max = response_time_max;
+        self
+    }
+
+    /// Keeps this header of responses too. Cookies, credentials and hop-by-hop headers are refused.
+    pub fn replay_header(mut self, name: HeaderName) -> Self {
+        self.replay_headers.push(name);
+        self
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("route", &self.route)
+            .field("name", &self.name)
+            .field("key", &self.key)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}

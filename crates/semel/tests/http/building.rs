@@ -1,0 +1,62 @@
+//! Settings that cannot hold are refused when the layer is built, with what to do instead.
+
+use std::time::Duration;
+
+use http::Method;
+use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
+use semel::Guard;
+use semel::http::{BuildError, Builder, IdempotencyLayer, KeyRule, Rule};
+use semel::store::memory::MemoryStore;
+
+fn builder() -> Builder<MemoryStore> {
+    IdempotencyLayer::builder(Guard::new(MemoryStore::new()))
+}
+
+fn refused(builder: Builder<MemoryStore>) -> BuildError {
+    builder.build().unwrap_err()
+}
+
+#[test]
+fn a_layer_needs_to_know_whose_requests_these_are() {
+    let error = refused(builder());
+    assert!(matches!(error, BuildError::NoScope) && error.to_string().contains("single_tenant"), "{error}");
+    assert!(builder().single_tenant().build().is_ok());
+    assert!(builder().scope(|_| semel::Scope::tenant("acme")).build().is_ok());
+}
+
+#[test]
+fn a_token_is_no_scope_because_a_refresh_would_make_a_retry_a_new_intent() {
+    for name in [AUTHORIZATION, COOKIE] {
+        let error = refused(builder().scope_header(name));
+        assert!(matches!(error, BuildError::UnstableScope(_)), "{error}");
+    }
+    assert!(builder().scope_header(AUTHORIZATION).single_tenant().build().is_ok(), "the last word counts");
+}
+
+#[test]
+fn rules_that_cannot_hold_are_refused() {
+    let tenant = || builder().single_tenant();
+    let rule = || Rule::on("POST /a");
+    assert!(matches!(refused(tenant().rule(Rule::on("/a"))), BuildError::Route { .. }));
+    assert!(matches!(refused(tenant().rule(Rule::on("GET /a"))), BuildError::SafeMethod(_)));
+    assert!(matches!(refused(tenant().methods([Method::HEAD])), BuildError::SafeMethod(_)));
+    assert!(matches!(refused(tenant().rule(rule()).rule(rule().name("b"))), BuildError::Twice { .. }));
+    let same_name = tenant().rule(rule().name("n")).rule(Rule::on("POST /b").name("n"));
+    assert!(matches!(refused(same_name), BuildError::Twice { .. }));
+    assert!(matches!(refused(tenant().rule(rule().name("schlüssel"))), BuildError::Operation(_)));
+    assert!(matches!(refused(tenant().rule(rule().lease(Duration::ZERO))), BuildError::Policy { .. }));
+    assert!(matches!(
+        refused(tenant().otherwise(Rule::otherwise().lease(Duration::ZERO))),
+        BuildError::Policy { .. }
+    ));
+    assert!(matches!(refused(tenant().rule(rule().replay_header(SET_COOKIE))), BuildError::ReplayHeader(_)));
+    assert!(matches!(
+        refused(tenant().rule(rule().response_bytes_max(4 << 20))),
+        BuildError::ResponseBytesMax { .. }
+    ));
+    assert!(matches!(refused(tenant().rule(rule().accept())), BuildError::NoStatus { .. }));
+    for bad in ["intents", "/intents/", "/in tents"] {
+        assert!(matches!(refused(tenant().status_at(bad)), BuildError::StatusAt(_)), "{bad}");
+    }
+    assert!(tenant().rule(rule().accept().key(KeyRule::Optional)).status_at("/intents").build().is_ok());
+}

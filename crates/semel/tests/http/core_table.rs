@@ -1,0 +1,202 @@
+//! The core table of what an idempotent edge must do: duplicates, races, crashes, outages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use semel::http::IdempotencyLayer;
+use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::{Claim, Claimed, Finish, Finished, Store};
+use semel::{Effect, Found, Guard, Outcome, Owner, Retention, State, StoreDown, Verdict};
+use tokio::sync::Notify;
+
+use crate::world::{
+    Clock, Effects, app, call, charged, client, intent, layer, payment, payments, record, send, serve, state,
+    status,
+};
+
+#[tokio::test]
+async fn repeated_after_completion_the_response_is_replayed() {
+    let effects = Effects::default();
+    let to = serve(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    let client = client();
+    let first = send(&client, to, "k", r#"{"amount":1}"#).await;
+    let again = send(&client, to, "k", r#"{ "amount" : 1.0 }"#).await;
+    assert_eq!((first.status, first.replayed(), again.replayed()), (201, false, true));
+    assert_eq!((again.status, again.header("location"), &again.body), (201, "/payments/1", &first.body));
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_payload_is_a_conflict() {
+    let effects = Effects::default();
+    let to = serve(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    let client = client();
+    send(&client, to, "k", r#"{"amount":1}"#).await;
+    let other = send(&client, to, "k", r#"{"amount":2}"#).await;
+    assert_eq!((other.status, other.header("x-should-retry"), effects.count()), (409, "false", 1));
+}
+
+// "Concurrent requests with the same key: one processes" is in `callers`, with 64 of them.
+
+/// Claims like a process that dies right after.
+async fn claimed_and_died(store: &impl Store, app: &Router, effect: Effect) -> semel::store::Ticket {
+    // The fingerprint is what the layer makes: a first run says it, and is then withdrawn.
+    call(app, payment("k", "{}")).await;
+    let fingerprint = record(store, "k").await.unwrap().head.fingerprint;
+    let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms: 30_000 };
+    match store.claim(claim).await.unwrap() {
+        Claimed::Run(ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided() {
+    for (effect, after_lease) in [(Effect::Opaque, 409), (Effect::Keyed, 201)] {
+        let (clock, effects) = (Clock::new(), Effects::default());
+        let store = clock.store();
+        let answer = |n| if n == 1 { status(500) } else { charged(n) };
+        let app = app(layer(store.clone(), payments().effect(effect)), &effects, answer);
+        claimed_and_died(&store, &app, effect).await;
+        let blocked = call(&app, payment("k", "{}")).await;
+        assert_eq!((blocked.status, blocked.code().as_str()), (409, "IDEMPOTENCY_REQUEST_IN_PROGRESS"));
+        clock.advance_ms(30_000);
+        assert_eq!(call(&app, payment("k", "{}")).await.status, after_lease, "{effect}");
+    }
+}
+
+#[tokio::test]
+async fn a_crash_after_the_effect_is_recovered_by_looking_it_up() {
+    let (clock, effects) = (Clock::new(), Effects::default());
+    let store = clock.store();
+    let lookup = |_| async {
+        Found::Applied(Outcome::new(201, "found in the ledger").header("location", "/payments/7"))
+    };
+    let answer = |n| if n == 1 { status(500) } else { charged(n) };
+    let rule = payments().lookup(lookup, Duration::from_secs(10));
+    let app = app(layer(store.clone(), rule), &effects, answer);
+    claimed_and_died(&store, &app, Effect::Opaque).await;
+    clock.advance_ms(30_000);
+    // Too early to believe "not found": the retry is told when.
+    let early = call(&app, payment("k", "{}")).await;
+    assert_eq!((early.code().as_str(), early.header("retry-after")), ("IDEMPOTENCY_OUTCOME_UNCERTAIN", "10"));
+    clock.advance_ms(10_000);
+    let retry = call(&app, payment("k", "{}")).await;
+    assert_eq!((retry.status, &*retry.body, retry.replayed()), (201, &b"found in the ledger"[..], true));
+    assert_eq!((retry.header("location"), effects.count()), ("/payments/7", 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_outage_during_the_claim_follows_the_policy() {
+    for (policy, code, count) in [(StoreDown::Closed, 503, 0), (StoreDown::Open, 201, 1)] {
+        for fault in [Fault::Refused, Fault::RequestLost, Fault::Hangs] {
+            let (store, effects) = (Clock::new().store(), Effects::default());
+            let faulty =
+                Faulty::new(store, move |asked| if asked == Call::Claim { fault } else { Fault::None });
+            let app = app(layer(faulty, payments().store_down(policy)), &effects, charged);
+            let got = call(&app, payment("k", "{}")).await;
+            assert_eq!((got.status, effects.count()), (code, count), "{policy:?} {fault:?}");
+            assert_eq!(got.header("idempotency-guarded"), if count == 1 { "false" } else { "" });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_lost_runs_once() {
+    let (store, effects) = (Clock::new().store(), Effects::default());
+    let lost = Arc::new(AtomicBool::new(false));
+    let faulty = Faulty::new(store, move |asked| match asked {
+        Call::Claim if !lost.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
+        _ => Fault::None,
+    });
+    let app = app(layer(faulty, payments()), &effects, charged);
+    let got = call(&app, payment("k", "{}")).await;
+    assert_eq!((got.status, got.replayed(), effects.count()), (201, false, 1));
+}
+
+#[tokio::test]
+async fn finishing_with_another_owners_token_is_refused() {
+    let (store, effects) = (Clock::new().store(), Effects::default());
+    let app = app(layer(store.clone(), payments()), &effects, |_| status(500));
+    let mut ticket = claimed_and_died(&store, &app, Effect::Opaque).await;
+    ticket.owner = Owner::random();
+    let outcome = Some(Outcome::new(200, "forged"));
+    let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::DAY };
+    assert_eq!(store.finish(ticket, finish).await.unwrap(), Finished::Stale);
+    assert_eq!(state(&store, "k").await, Some(State::InProgress));
+}
+
+#[tokio::test]
+async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands() {
+    let (clock, effects) = (Clock::new(), Effects::default());
+    let store = clock.store();
+    let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (starts, goes, happened) = (Arc::clone(&started), Arc::clone(&go), effects.clone());
+    let handler = move || async move {
+        let n = happened.happen();
+        if n == 1 {
+            starts.notify_one();
+            goes.notified().await;
+        }
+        charged(n)
+    };
+    // The stalled worker's renewals never arrive.
+    let stalled =
+        Faulty::new(store.clone(), |asked| if asked == Call::Renew { Fault::Hangs } else { Fault::None });
+    let service = Router::new().route("/payments", post(handler));
+    let rule = || payments().effect(Effect::Keyed);
+    let (first, second) =
+        (service.clone().layer(layer(stalled, rule())), service.layer(layer(store, rule())));
+    let slow = tokio::spawn(async move { call(&first, payment("k", "{}")).await });
+    started.notified().await;
+    clock.advance_ms(30_000);
+    assert_eq!(call(&second, payment("k", "{}")).await.body, "charged 2");
+    go.notify_one();
+    let slow = slow.await.unwrap();
+    assert_eq!(
+        (&*slow.body, slow.replayed()),
+        (&b"charged 2"[..], true),
+        "every caller sees the same answer"
+    );
+}
+
+#[tokio::test]
+async fn a_webhook_delivered_twice_is_processed_once() {
+    let effects = Effects::default();
+    let happened = effects.clone();
+    let handler = move || async move { happened.happen().to_string().into_response() };
+    let layer = IdempotencyLayer::builder(Guard::new(Clock::new().store()))
+        .single_tenant()
+        .header("webhook-id".parse().unwrap())
+        .rule(semel::http::Rule::on("POST /hooks/{provider}").name("hook.receive"))
+        .build()
+        .unwrap();
+    let app = Router::new().route("/hooks/{provider}", post(handler)).layer(layer);
+    for replayed in [false, true, true] {
+        let sent =
+            http::Request::post("/hooks/stripe").header("webhook-id", "evt_1").body("{}".into()).unwrap();
+        let got = call(&app, sent).await;
+        assert_eq!((got.status, got.replayed()), (200, replayed));
+    }
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test]
+async fn an_event_redelivered_by_a_sidecar_takes_effect_once() {
+    // A broker's HTTP push (as Knative or Dapr deliver): the event's id is the key, delivered at least once.
+    let effects = Effects::default();
+    let layer = layer(Clock::new().store(), payments());
+    let answer = |n| if n == 1 { status(500) } else { charged(n) };
+    let app = app(layer, &effects, answer);
+    let deliveries = ["{}", "{}", "{}", "{}"];
+    let mut answers = Vec::new();
+    for body in deliveries {
+        answers.push(call(&app, payment("evt-1", body)).await.status);
+    }
+    // The first failed without effect and is delivered again; from then on nothing runs.
+    assert_eq!((answers, effects.count()), (vec![500, 201, 201, 201], 2));
+}
