@@ -115,17 +115,27 @@ impl MemoryStore {
         Epoch(self.inner.epoch.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    fn is_full(&self) -> bool {
+        self.inner.records.load(Ordering::Relaxed) >= self.inner.records_max
+    }
+
     fn claim_now(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let id = claim.intent.id();
         let mut shard = self.shard(&id);
         let now = self.clock();
+        if self.is_full() && !shard.contains_key(&id) {
+            // What has expired is absent, and takes no room.
+            let before = shard.len();
+            shard.retain(|_, record| record.state_at(now).is_some());
+            self.inner.records.fetch_sub(before - shard.len(), Ordering::Relaxed);
+        }
         let entry = shard.entry(id);
         let before = match &entry {
             Entry::Occupied(entry) => Some(entry.get()),
             Entry::Vacant(_) => None,
         };
         let absent = before.is_none();
-        if absent && self.inner.records.load(Ordering::Relaxed) >= self.inner.records_max {
+        if absent && self.is_full() {
             let message = format!(
                 "the memory store holds its {} records; sweep, or allow more",
                 self.inner.records_max
@@ -297,5 +307,51 @@ impl Store for MemoryStore {
     }
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         Ok(self.sweep_now(limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::fingerprint::Recipe;
+    use crate::intent::identity::{Intent, Operation, Owner};
+    use crate::intent::outcome::Verdict;
+    use crate::intent::policy::{Effect, Retention};
+    use crate::{Key, Scope};
+
+    fn claim(key: &str) -> Claim {
+        let (scope, operation) = (Scope::single_tenant(), Operation::new("pay").unwrap());
+        let intent = Intent::new(scope, operation, Key::new(key).unwrap());
+        let (fingerprint, owner) = (Recipe::default().bytes(b""), Owner::random());
+        Claim { intent, fingerprint, owner, effect: Effect::Opaque, lease_ms: 1_000 }
+    }
+
+    #[tokio::test]
+    async fn a_full_store_refuses_new_intents_and_still_answers_for_old_ones() {
+        let store = MemoryStore::new().records_max(2);
+        for key in ["a", "b"] {
+            let Claimed::Run(ticket) = store.claim(claim(key)).await.unwrap() else { panic!("fresh") };
+            let finish = Finish { verdict: Verdict::Completed, outcome: None, retention: Retention::DAY };
+            store.finish(ticket, finish).await.unwrap();
+        }
+        let full = store.claim(claim("c")).await.unwrap_err();
+        assert_eq!((full.kind(), full.fate()), (ErrorKind::Full, Fate::NotApplied));
+        assert!(matches!(store.claim(claim("a")).await.unwrap(), Claimed::Replay(_)));
+    }
+
+    #[tokio::test]
+    async fn what_has_expired_makes_room() {
+        let time = Arc::new(AtomicU64::new(1));
+        let clock = Arc::clone(&time);
+        let store = MemoryStore::with_clock(move || StoreTime(clock.load(Ordering::Relaxed))).records_max(1);
+        let Claimed::Run(ticket) = store.claim(claim("a")).await.unwrap() else { panic!("fresh") };
+        let finish = Finish { verdict: Verdict::Completed, outcome: None, retention: Retention::Ms(10) };
+        store.finish(ticket, finish).await.unwrap();
+        time.store(100, Ordering::Relaxed);
+        // A claim makes room in its own shard only, so look for a key that falls there.
+        let shard = |claim: &Claim| usize::from(claim.intent.id().as_bytes()[31]) % SHARDS;
+        let next =
+            (0..).map(|n| claim(&n.to_string())).find(|next| shard(next) == shard(&claim("a"))).unwrap();
+        assert!(matches!(store.claim(next).await.unwrap(), Claimed::Run(_)));
     }
 }

@@ -5,6 +5,7 @@ mod conformance_memory;
 #[cfg(feature = "sqlite")]
 mod conformance_sqlite;
 mod guard_faults;
+mod guard_observed;
 mod guard_protocol;
 mod guard_world;
 mod planted;
