@@ -6,9 +6,9 @@
 //! copied nearly everything it lets the writer copy the short rest between two commits; the next commit then
 //! starts the log over.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::{Arc, Mutex};
 
 use rusqlite::Connection;
 
@@ -27,6 +27,8 @@ pub(super) struct Log {
     pages: AtomicU32,
     /// The writer is to copy the rest.
     handed_over: AtomicBool,
+    /// Held while the thread copies.
+    copying: Mutex<()>,
 }
 
 impl Log {
@@ -66,13 +68,14 @@ impl Tender {
             self.help_pages = self.every_pages.saturating_mul(4);
             return;
         }
-        // The thread does not keep up (a slow disk, or somebody reads an old state): help, at the price of
-        // one slow commit, rather than let the log grow without bound.
-        let help = pages >= self.help_pages;
-        if help {
+        if pages >= self.help_pages {
+            // The thread does not keep up (a slow disk, no processor for it, or somebody reads an old state):
+            // wait for its pass to end and copy the rest, at the price of one slow commit, rather than let
+            // the log grow without bound. If a reader is in the way it grows by as much until the next try.
             self.help_pages = pages.saturating_add(self.every_pages);
-        }
-        if self.log.handed_over.swap(false, Ordering::AcqRel) || help {
+            let _thread_waits = self.log.copying.lock();
+            copy(connection);
+        } else if self.log.handed_over.swap(false, Ordering::AcqRel) {
             copy(connection);
         } else if pages >= self.next_pages && self.wake.try_send(()).is_ok() {
             self.next_pages = pages.saturating_add(self.every_pages / 4);
@@ -86,7 +89,9 @@ pub(super) fn run(file: &File, log: &Log, wake: &Receiver<()>) {
     while wake.recv().is_ok() {
         let Some(open) = connection.take().or_else(|| open::reconnect(file).ok()) else { continue };
         for _ in 0..PASSES_MAX {
+            let copying = log.copying.lock();
             let copied = copy(&open);
+            drop(copying);
             if log.pages().saturating_sub(copied) <= REST_PAGES {
                 break;
             }

@@ -85,7 +85,7 @@ impl SqliteOptions {
     }
 
     /// How many pages of 4 KiB the write-ahead log collects before they are copied into the file: 2,000
-    /// unless told otherwise. Under continuous load the log stays within a few times this.
+    /// unless told otherwise. Under continuous load the log stays within four times this, unless a reader is in the way.
     pub fn checkpoint_pages(mut self, pages: u32) -> Self {
         self.checkpoint_pages = pages.max(16);
         self
