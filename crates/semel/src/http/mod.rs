@@ -1,5 +1,28 @@
 //! The edge: a tower layer that answers a request once, and every retry of it the same.
 //!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use semel::http::{EdgeBody, IdempotencyLayer, Rule};
+//! use semel::{Guard, store::memory::MemoryStore};
+//! use tower::{Layer, ServiceExt, service_fn};
+//!
+//! let layer = IdempotencyLayer::builder(Guard::new(MemoryStore::new()))
+//!     .single_tenant()
+//!     .rule(Rule::on("POST /payments").name("payment.create"))
+//!     .build()?;
+//! let service = layer.layer(service_fn(|_: Request<EdgeBody<Full<bytes::Bytes>>>| async {
+//!     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from("charged")))
+//! }));
+//! for replayed in [false, true] {
+//!     let request = Request::post("/payments").header("idempotency-key", "order-1001");
+//!     let response = service.clone().oneshot(request.body("4200".into())?).await?;
+//!     assert_eq!(response.headers().contains_key("idempotency-replayed"), replayed);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+//!
 //! | module | what |
 //! |---|---|
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
@@ -24,6 +47,10 @@
 //!   the answer as it is; one further out compresses replays like any other answer.
 //! - **Inside of timeouts, too.** A timeout outside drops the caller, not the work: the retry finds the result.
 //!   One inside drops the work, and an opaque effect is uncertain then.
+//!
+//! The layer hands on an [`EdgeBody`], which routers and most middleware take as any other body. One that insists
+//! on its framework's own type (axum's `from_fn` in the same `ServiceBuilder`, further in) needs tower-http's
+//! `MapRequestBodyLayer` in between; with one `Router::layer` call for each there is nothing to do.
 //!
 //! # What it does not do
 //!

@@ -1,4 +1,4 @@
-//! The core table of what an idempotent edge must do: duplicates, races, crashes, outages.
+//! The core table of what an idempotent edge must do, over real HTTP: duplicates, races, crashes, outages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,17 +14,15 @@ use semel::{Effect, Found, Guard, Outcome, Owner, Retention, State, StoreDown, V
 use tokio::sync::Notify;
 
 use crate::world::{
-    Clock, Effects, app, call, charged, client, intent, layer, payment, payments, record, send, serve, state,
-    status,
+    Clock, Effects, Wire, app, call, charged, intent, layer, payments, record, state, status,
 };
 
 #[tokio::test]
 async fn repeated_after_completion_the_response_is_replayed() {
     let effects = Effects::default();
-    let to = serve(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
-    let client = client();
-    let first = send(&client, to, "k", r#"{"amount":1}"#).await;
-    let again = send(&client, to, "k", r#"{ "amount" : 1.0 }"#).await;
+    let wire = Wire::to(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    let first = wire.pay("k", r#"{"amount":1}"#).await;
+    let again = wire.pay("k", r#"{ "amount" : 1.0 }"#).await;
     assert_eq!((first.status, first.replayed(), again.replayed()), (201, false, true));
     assert_eq!((again.status, again.header("location"), &again.body), (201, "/payments/1", &first.body));
     assert_eq!(effects.count(), 1);
@@ -33,19 +31,18 @@ async fn repeated_after_completion_the_response_is_replayed() {
 #[tokio::test]
 async fn the_same_key_with_another_payload_is_a_conflict() {
     let effects = Effects::default();
-    let to = serve(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
-    let client = client();
-    send(&client, to, "k", r#"{"amount":1}"#).await;
-    let other = send(&client, to, "k", r#"{"amount":2}"#).await;
+    let wire = Wire::to(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    wire.pay("k", r#"{"amount":1}"#).await;
+    let other = wire.pay("k", r#"{"amount":2}"#).await;
     assert_eq!((other.status, other.header("x-should-retry"), effects.count()), (409, "false", 1));
 }
 
 // "Concurrent requests with the same key: one processes" is in `callers`, with 64 of them.
 
 /// Claims like a process that dies right after.
-async fn claimed_and_died(store: &impl Store, app: &Router, effect: Effect) -> semel::store::Ticket {
+async fn claimed_and_died(store: &impl Store, wire: &Wire, effect: Effect) -> semel::store::Ticket {
     // The fingerprint is what the layer makes: a first run says it, and is then withdrawn.
-    call(app, payment("k", "{}")).await;
+    wire.pay("k", "{}").await;
     let fingerprint = record(store, "k").await.unwrap().head.fingerprint;
     let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms: 30_000 };
     match store.claim(claim).await.unwrap() {
@@ -60,12 +57,12 @@ async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided() {
         let (clock, effects) = (Clock::new(), Effects::default());
         let store = clock.store();
         let answer = |n| if n == 1 { status(500) } else { charged(n) };
-        let app = app(layer(store.clone(), payments().effect(effect)), &effects, answer);
-        claimed_and_died(&store, &app, effect).await;
-        let blocked = call(&app, payment("k", "{}")).await;
+        let wire = Wire::to(app(layer(store.clone(), payments().effect(effect)), &effects, answer)).await;
+        claimed_and_died(&store, &wire, effect).await;
+        let blocked = wire.pay("k", "{}").await;
         assert_eq!((blocked.status, blocked.code().as_str()), (409, "IDEMPOTENCY_REQUEST_IN_PROGRESS"));
         clock.advance_ms(30_000);
-        assert_eq!(call(&app, payment("k", "{}")).await.status, after_lease, "{effect}");
+        assert_eq!(wire.pay("k", "{}").await.status, after_lease, "{effect}");
     }
 }
 
@@ -78,27 +75,35 @@ async fn a_crash_after_the_effect_is_recovered_by_looking_it_up() {
     };
     let answer = |n| if n == 1 { status(500) } else { charged(n) };
     let rule = payments().lookup(lookup, Duration::from_secs(10));
-    let app = app(layer(store.clone(), rule), &effects, answer);
-    claimed_and_died(&store, &app, Effect::Opaque).await;
+    let wire = Wire::to(app(layer(store.clone(), rule), &effects, answer)).await;
+    claimed_and_died(&store, &wire, Effect::Opaque).await;
     clock.advance_ms(30_000);
     // Too early to believe "not found": the retry is told when.
-    let early = call(&app, payment("k", "{}")).await;
+    let early = wire.pay("k", "{}").await;
     assert_eq!((early.code().as_str(), early.header("retry-after")), ("IDEMPOTENCY_OUTCOME_UNCERTAIN", "10"));
     clock.advance_ms(10_000);
-    let retry = call(&app, payment("k", "{}")).await;
+    let retry = wire.pay("k", "{}").await;
     assert_eq!((retry.status, &*retry.body, retry.replayed()), (201, &b"found in the ledger"[..], true));
     assert_eq!((retry.header("location"), effects.count()), ("/payments/7", 1));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_store_outage_during_the_claim_follows_the_policy() {
     for (policy, code, count) in [(StoreDown::Closed, 503, 0), (StoreDown::Open, 201, 1)] {
         for fault in [Fault::Refused, Fault::RequestLost, Fault::Hangs] {
             let (store, effects) = (Clock::new().store(), Effects::default());
             let faulty =
                 Faulty::new(store, move |asked| if asked == Call::Claim { fault } else { Fault::None });
-            let app = app(layer(faulty, payments().store_down(policy)), &effects, charged);
-            let got = call(&app, payment("k", "{}")).await;
+            let mut limits = semel::guard::Limits::default();
+            limits.store_timeout = Duration::from_millis(20);
+            let (metrics, runtime) = (semel::observe::Metrics::new(), semel::guard::CurrentRuntime);
+            let layer = IdempotencyLayer::builder(Guard::with(faulty, limits, metrics, runtime))
+                .single_tenant()
+                .rule(payments().store_down(policy))
+                .build()
+                .unwrap();
+            let wire = Wire::to(app(layer, &effects, charged)).await;
+            let got = wire.pay("k", "{}").await;
             assert_eq!((got.status, effects.count()), (code, count), "{policy:?} {fault:?}");
             assert_eq!(got.header("idempotency-guarded"), if count == 1 { "false" } else { "" });
         }
@@ -113,16 +118,16 @@ async fn a_claim_whose_answer_was_lost_runs_once() {
         Call::Claim if !lost.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
         _ => Fault::None,
     });
-    let app = app(layer(faulty, payments()), &effects, charged);
-    let got = call(&app, payment("k", "{}")).await;
+    let wire = Wire::to(app(layer(faulty, payments()), &effects, charged)).await;
+    let got = wire.pay("k", "{}").await;
     assert_eq!((got.status, got.replayed(), effects.count()), (201, false, 1));
 }
 
 #[tokio::test]
 async fn finishing_with_another_owners_token_is_refused() {
     let (store, effects) = (Clock::new().store(), Effects::default());
-    let app = app(layer(store.clone(), payments()), &effects, |_| status(500));
-    let mut ticket = claimed_and_died(&store, &app, Effect::Opaque).await;
+    let wire = Wire::to(app(layer(store.clone(), payments()), &effects, |_| status(500))).await;
+    let mut ticket = claimed_and_died(&store, &wire, Effect::Opaque).await;
     ticket.owner = Owner::random();
     let outcome = Some(Outcome::new(200, "forged"));
     let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::DAY };
@@ -149,12 +154,12 @@ async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_tha
         Faulty::new(store.clone(), |asked| if asked == Call::Renew { Fault::Hangs } else { Fault::None });
     let service = Router::new().route("/payments", post(handler));
     let rule = || payments().effect(Effect::Keyed);
-    let (first, second) =
-        (service.clone().layer(layer(stalled, rule())), service.layer(layer(store, rule())));
-    let slow = tokio::spawn(async move { call(&first, payment("k", "{}")).await });
+    let first = Wire::to(service.clone().layer(layer(stalled, rule()))).await;
+    let second = Wire::to(service.layer(layer(store, rule()))).await;
+    let slow = tokio::spawn(async move { first.pay("k", "{}").await });
     started.notified().await;
     clock.advance_ms(30_000);
-    assert_eq!(call(&second, payment("k", "{}")).await.body, "charged 2");
+    assert_eq!(second.pay("k", "{}").await.body, "charged 2");
     go.notify_one();
     let slow = slow.await.unwrap();
     assert_eq!(
@@ -186,16 +191,15 @@ async fn a_webhook_delivered_twice_is_processed_once() {
 }
 
 #[tokio::test]
-async fn an_event_redelivered_by_a_sidecar_takes_effect_once() {
-    // A broker's HTTP push (as Knative or Dapr deliver): the event's id is the key, delivered at least once.
+async fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again() {
+    // A broker's push: the event's id is the key, delivered at least once.
     let effects = Effects::default();
     let layer = layer(Clock::new().store(), payments());
     let answer = |n| if n == 1 { status(500) } else { charged(n) };
-    let app = app(layer, &effects, answer);
-    let deliveries = ["{}", "{}", "{}", "{}"];
+    let wire = Wire::to(app(layer, &effects, answer)).await;
     let mut answers = Vec::new();
-    for body in deliveries {
-        answers.push(call(&app, payment("evt-1", body)).await.status);
+    for _ in 0..4 {
+        answers.push(wire.pay("evt-1", "{}").await.status);
     }
     // The first failed without effect and is delivered again; from then on nothing runs.
     assert_eq!((answers, effects.count()), (vec![500, 201, 201, 201], 2));

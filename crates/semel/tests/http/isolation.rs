@@ -68,6 +68,25 @@ async fn a_refreshed_token_is_the_same_caller_when_the_scope_is_the_principal() 
 }
 
 #[tokio::test]
+async fn a_replay_is_for_those_who_are_allowed_to_ask() {
+    use axum::middleware::{Next, from_fn};
+    let authorise = |request: Request<axum::body::Body>, next: Next| async move {
+        match request.headers().get("authorization") {
+            Some(token) if token == "Bearer good" => next.run(request).await,
+            _ => StatusCode::UNAUTHORIZED.into_response(),
+        }
+    };
+    let effects = Effects::default();
+    let app = app(layer(Clock::new().store(), payments()), &effects, charged).layer(from_fn(authorise));
+    for (token, status) in [("Bearer good", 201), ("Bearer revoked", 401), ("Bearer good", 201)] {
+        let mut sent = payment("k", "{}");
+        sent.headers_mut().insert("authorization", token.parse().unwrap());
+        assert_eq!(call(&app, sent).await.status, status, "{token}");
+    }
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test]
 async fn cookies_and_credentials_are_never_replayed() {
     let effects = Effects::default();
     let answer = |_| {

@@ -14,4 +14,5 @@ mod failures;
 mod isolation;
 mod keys;
 mod long_work;
+mod without_framework;
 mod world;

@@ -160,6 +160,22 @@ pub async fn send(client: &Client<HttpConnector, Full<Bytes>>, to: SocketAddr, k
     read(client.request(request).await.unwrap()).await
 }
 
+/// A service on a port of its own, and a client of it.
+pub struct Wire {
+    to: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+impl Wire {
+    pub async fn to(app: Router) -> Self {
+        Self { to: serve(app).await, client: client() }
+    }
+
+    pub async fn pay(&self, key: &str, body: &str) -> Got {
+        send(&self.client, self.to, key, body).await
+    }
+}
+
 pub fn intent(key: &str) -> Intent {
     let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new(OPERATION).unwrap());
     Intent::new(scope, operation, Key::new(key).unwrap())
