@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 pub(crate) enum Bench {
     /// The stores and the guard: memory and SQLite.
     Stores(BenchArguments),
+    /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
+    Edge(BenchArguments),
 }
 
 #[derive(Debug, Args)]
@@ -36,12 +38,22 @@ pub(crate) struct Chaos {
 }
 
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
-    let Bench::Stores(arguments) = bench;
-    let mut args = vec!["stores".to_owned()];
+    let (Bench::Stores(arguments) | Bench::Edge(arguments)) = bench;
+    let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
     args.extend(arguments.json.then(|| "--json".to_owned()));
     // Without crash points: what is measured is what users run.
-    run(&["--bin", "bench", "--no-default-features", "--features", "bench"], &args)
+    let program = |name, feature| ["--bin", name, "--no-default-features", "--features", feature];
+    match bench {
+        Bench::Stores(_) => {
+            args.insert(0, "stores".to_owned());
+            run(&program("bench", "bench"), &args)
+        }
+        Bench::Edge(_) => {
+            cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;
+            run(&program("edge", "edge"), &args)
+        }
+    }
 }
 
 pub(crate) fn chaos(chaos: &Chaos) -> Result<(), String> {
@@ -57,9 +69,15 @@ pub(crate) fn chaos(chaos: &Chaos) -> Result<(), String> {
 }
 
 fn run(program: &[&str], args: &[String]) -> Result<(), String> {
+    let mut line = vec!["run", "--quiet", "--release", "--package", "proof"];
+    line.extend(program);
+    line.push("--");
+    cargo(&line, args)
+}
+
+fn cargo(line: &[&str], args: &[String]) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    cargo.args(["run", "--quiet", "--release", "--package", "proof"]).args(program).arg("--").args(args);
-    match cargo.status() {
+    match cargo.args(line).args(args).status() {
         Ok(status) if status.success() => Ok(()),
         // It has said what failed.
         Ok(_) => Err(String::new()),

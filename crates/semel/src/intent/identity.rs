@@ -2,7 +2,8 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sha2::{Digest, Sha256};
 
@@ -191,14 +192,23 @@ impl Owner {
     /// Nobody: the owner of a record that was decided by a person or a lookup.
     pub const NOBODY: Self = Self([0; 16]);
 
-    /// A new random token.
+    /// A new token, never given before: half of it names this process by chance, half of it counts. A token
+    /// is no secret (whoever can use one already has the store), so it need not cost a system call each.
     pub fn random() -> Self {
-        let mut bytes = [0; 16];
-        if getrandom::fill(&mut bytes).is_err() {
-            // No entropy source: a v7 UUID still differs by time and by its own counter.
-            bytes = *uuid::Uuid::now_v7().as_bytes();
-        }
-        Self(bytes)
+        static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
+        static COUNT: AtomicU64 = AtomicU64::new(1);
+        let process = PROCESS.get_or_init(|| {
+            let mut bytes = [0; 8];
+            // Without a source of chance: the random end of a v7 UUID, which falls back on its own.
+            if getrandom::fill(&mut bytes).is_err() {
+                bytes.copy_from_slice(&uuid::Uuid::now_v7().as_bytes()[8..]);
+            }
+            bytes
+        });
+        let mut token = [0; 16];
+        token[..8].copy_from_slice(process);
+        token[8..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        Self(token)
     }
 
     /// The bytes.
@@ -214,7 +224,7 @@ impl Owner {
 
 impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({})", hex(&self.0[..4]))
+        write!(f, "Owner({}…{})", hex(&self.0[..2]), hex(&self.0[13..]))
     }
 }
 
@@ -268,6 +278,13 @@ mod tests {
         assert_ne!(one.child("charge"), intent("acme", "pay", "k2").child("charge"));
         assert!(one.child("charge").as_str().starts_with("sm1-"));
         assert_eq!(one.child("charge").as_str().len(), 36);
+    }
+
+    #[test]
+    fn owners_differ() {
+        let owners: std::collections::HashSet<Owner> = (0..1_000).map(|_| Owner::random()).collect();
+        assert_eq!(owners.len(), 1_000);
+        assert!(!owners.contains(&Owner::NOBODY));
     }
 
     #[test]

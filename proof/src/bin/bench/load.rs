@@ -9,7 +9,7 @@ use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Ve
 use tokio::runtime::Runtime;
 
 use crate::Failed;
-use crate::table::Times;
+use crate::times::Times;
 
 /// What one load came to.
 pub(crate) struct Loaded {

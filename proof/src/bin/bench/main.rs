@@ -5,6 +5,7 @@ mod load;
 mod memory;
 mod sqlite;
 mod table;
+mod times;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -10,7 +10,8 @@ use tokio::runtime::Runtime;
 
 use crate::Failed;
 use crate::load::{self, Loaded};
-use crate::table::{Table, Times};
+use crate::table::Table;
+use crate::times::Times;
 
 const CALLERS: usize = 64;
 
