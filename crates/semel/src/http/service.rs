@@ -112,8 +112,11 @@ where
     let (started, has_started) = oneshot::channel();
     let (id, rule) = (intent.id(), &prepared.rule);
     let (ours, operation) = (Arc::clone(&shared), Arc::clone(&prepared));
-    let work = Work { shared: ours, prepared: operation, inner, request, fingerprint, started, given };
-    let run = Box::pin(prepared.guarded.run(intent, fingerprint, move |attempt| work.run(attempt)));
+    // Boxed, because the guard hands it on from one future to the next; a request is large to move.
+    let work =
+        Box::new(Work { shared: ours, prepared: operation, inner, request, fingerprint, started, given });
+    let work = move |attempt| Box::pin((*work).run(attempt));
+    let run = Box::pin(prepared.guarded.run(intent, fingerprint, work));
     let ran = match rule.respond_async_after {
         None => run.await,
         Some(after) => tokio::select! {
