@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
+use super::attached::Attached;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::settle::ClaimInDoubt;
@@ -201,7 +203,6 @@ impl<S: Store> Guarded<S> {
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = Execution> + Send + 'static,
     {
-        let (answer, answered) = oneshot::channel();
         let this = self.clone();
         // Marked before the task first runs: a duplicate that comes now shall find whom to wait for.
         let working_on = self.guard.inner.waiters.working_on(ticket.id);
@@ -211,10 +212,17 @@ impl<S: Store> Guarded<S> {
             let result = this.run_claimed(intent, ticket, working_on, work).await;
             crash::point(crash::BEFORE_ANSWER);
             drop(permit);
-            // The caller may be gone; the outcome is recorded.
-            let _ = answer.send(result);
+            result
         };
-        self.guard.spawn(task.instrument(span));
+        let task = task.instrument(span);
+        if self.attached {
+            return Attached::new(Box::pin(task), Arc::clone(&self.guard.inner.spawner)).await;
+        }
+        let (answer, answered) = oneshot::channel();
+        self.guard.spawn(async move {
+            // The caller may be gone; the outcome is recorded.
+            let _ = answer.send(task.await);
+        });
         // The task is only ever dropped with its runtime; what it had done then is not known here.
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
     }

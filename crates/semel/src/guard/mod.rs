@@ -19,6 +19,7 @@ use crate::observe::Metrics;
 use crate::store::Store;
 
 mod answer;
+mod attached;
 mod drain;
 mod flow;
 mod lookup;

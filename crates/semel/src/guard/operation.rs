@@ -119,6 +119,8 @@ pub struct Guarded<S> {
     pub(super) recipe: Recipe,
     pub(super) lookup: Option<Arc<dyn Lookup>>,
     pub(super) metrics: OperationMetrics,
+    /// The work runs in its caller's task for as long as there is one.
+    pub(super) attached: bool,
 }
 
 impl<S> Clone for Guarded<S> {
@@ -130,6 +132,7 @@ impl<S> Clone for Guarded<S> {
             recipe: self.recipe.clone(),
             lookup: self.lookup.clone(),
             metrics: self.metrics.clone(),
+            attached: self.attached,
         }
     }
 }
@@ -138,7 +141,7 @@ impl<S: Store> Guarded<S> {
     pub(super) fn new(guard: Guard<S>, operation: Operation) -> Self {
         let metrics = guard.inner.metrics.operation(&operation);
         let (policy, recipe) = (Policy::default(), Recipe::default());
-        Self { guard, operation, policy, recipe, lookup: None, metrics }
+        Self { guard, operation, policy, recipe, lookup: None, metrics, attached: false }
     }
 
     /// Replaces the whole policy.
@@ -207,6 +210,14 @@ impl<S: Store> Guarded<S> {
     /// Says what belongs to the fingerprint.
     pub fn recipe(mut self, recipe: Recipe) -> Self {
         self.recipe = recipe;
+        self
+    }
+
+    /// For callers that go on polling until they have their answer or are dropped: saves the hop to a task of
+    /// the work's own. A caller that holds the future without polling it would let the lease run out.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn attached(mut self) -> Self {
+        self.attached = true;
         self
     }
 

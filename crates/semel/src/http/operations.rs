@@ -139,7 +139,7 @@ fn prepare<S: Store>(guard: &Guard<S>, name: &str, mut rule: Rule) -> Result<Pre
         rule.policy.effect = Effect::Keyed;
     }
     let policy_error = |error| BuildError::Policy { operation: name.to_owned(), error };
-    let mut guarded = guard.operation(name)?.policy(rule.policy).map_err(policy_error)?;
+    let mut guarded = guard.operation(name)?.attached().policy(rule.policy).map_err(policy_error)?;
     if let Some(lookup) = &rule.lookup {
         let lookup = Arc::clone(lookup);
         guarded = guarded.lookup(Shared(lookup), rule.policy.settle);
