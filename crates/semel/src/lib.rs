@@ -42,6 +42,7 @@
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`observe`] | every metric and span name |
+//! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
 //! | `conformance` | the laws every store passes, exported for the authors of stores |
 //!
@@ -54,6 +55,9 @@
 //!
 //! The failure windows, one by one, are in `docs/guarantees.md`.
 
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod attribute;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod crash;
@@ -64,6 +68,8 @@ pub mod intent;
 pub mod observe;
 pub mod store;
 
+#[cfg(feature = "macros")]
+pub use attribute::idempotent;
 pub use guard::{
     Answer, Attempt, Ended, Execution, Failure, Found, Guard, GuardError, Guarded, OnceError, Reply,
 };

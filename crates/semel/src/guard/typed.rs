@@ -8,11 +8,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
-use super::operation::Guarded;
-use crate::intent::fingerprint::FingerprintError;
-use crate::intent::key::Key;
+use super::operation::{Guarded, PolicyError};
+use crate::intent::fingerprint::{Fingerprint, FingerprintError};
+use crate::intent::identity::{Intent, OperationError};
+use crate::intent::key::{Key, KeyError};
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::scope::Scope;
+use crate::intent::scope::{Scope, ScopeError};
 use crate::store::Store;
 
 /// What is known when work fails.
@@ -105,6 +106,18 @@ pub enum OnceError {
     /// The request has no fingerprint.
     #[error("the request cannot be fingerprinted, so nothing was run: {0}")]
     Request(#[from] FingerprintError),
+    /// The key is none.
+    #[error("nothing was run: {0}")]
+    Key(#[from] KeyError),
+    /// The scope is none.
+    #[error("nothing was run: {0}")]
+    Scope(#[from] ScopeError),
+    /// The operation's name is none.
+    #[error("nothing was run: {0}")]
+    Operation(#[from] OperationError),
+    /// The policy cannot hold.
+    #[error("nothing was run: {0}")]
+    Policy(#[from] PolicyError),
     /// It is done, but the value cannot be given: it was too large to keep, could not be serialised, or was
     /// stored as another type.
     #[error("the work is done, but its value cannot be given: {why}")]
@@ -136,9 +149,24 @@ impl<S: Store> Guarded<S> {
         Fut: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let fingerprint = self.recipe.value(request)?;
+        self.once_for(self.intent(scope, key), fingerprint, work).await
+    }
+
+    /// The same where intent and fingerprint are made already, so that nothing of the request is borrowed
+    /// while the work takes it over.
+    pub(crate) async fn once_for<T, F, Fut>(
+        &self,
+        intent: Intent,
+        fingerprint: Fingerprint,
+        work: F,
+    ) -> Result<Reply<T>, OnceError>
+    where
+        T: Serialize + DeserializeOwned + Send + 'static,
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
         let work = |attempt| async { execution(work(attempt).await) };
-        let answer = self.run(self.intent(scope, key), fingerprint, work).await?;
-        reply(answer)
+        reply(self.run(intent, fingerprint, work).await?)
     }
 }
 

@@ -1,0 +1,153 @@
+//! Any async function: its arguments are what was asked for, its body becomes the work.
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
+use syn::{
+    Error, Expr, FnArg, GenericArgument, GenericParam, ItemFn, Lifetime, Pat, PathArguments, Receiver,
+    ReceiverKind, Result, ReturnType, Type, parse_quote,
+};
+
+use crate::options::{Options, missing};
+
+/// Most arguments that are fingerprinted: the longest tuple serde knows.
+const ARGUMENTS_MAX: usize = 16;
+
+pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStream> {
+    if let Some(span) = options.atomic {
+        let message = "an atomic effect needs claim and rows in one transaction; a function around them cannot give that. Say \"keyed\" or \"opaque\"";
+        return Err(Error::new(span, message));
+    }
+    let guard = options.guard.as_ref().ok_or_else(|| missing("guard", "guard"))?;
+    let key = options.key.as_ref().ok_or_else(|| missing("key", "key"))?;
+    let scope = options.scope.as_ref().ok_or_else(|| {
+        let message = "`scope` is missing, such as `scope = merchant`; where there is one tenant only, say `single_tenant`";
+        Error::new(Span::call_site(), message)
+    })?;
+    let ItemFn { sig, block, .. } = &function;
+    if let ReturnType::Default = sig.output {
+        let message = "an idempotent function returns a `Result<T, E>` where `E: From<semel::OnceError>`";
+        return Err(Error::new_spanned(&sig.ident, message));
+    }
+    for parameter in &sig.generics.params {
+        if let GenericParam::Lifetime(lifetime) = parameter {
+            let message = "the work outlives its caller, so there are no lifetimes here; let arguments own what they hold, and leave the lifetime of a borrowed `guard`, `scope` or `key` out";
+            return Err(Error::new_spanned(lifetime, message));
+        }
+    }
+    let mut arguments = Vec::new();
+    for argument in &sig.inputs {
+        match argument {
+            FnArg::Receiver(receiver) => check_receiver(receiver, block.to_token_stream())?,
+            FnArg::Typed(typed) => arguments.push((name_of(&typed.pat)?, &*typed.ty)),
+        }
+    }
+    if let Some(stranger) = options.skip.iter().find(|skip| !arguments.iter().any(|(name, _)| *name == *skip))
+    {
+        return Err(Error::new(stranger.span(), format!("`{stranger}` is no argument of this function")));
+    }
+    for (name, ty) in &arguments {
+        if let Some(span) = borrowed(ty)
+            && ![guard, scope, key].iter().any(|expression| mentions(expression.to_token_stream(), name))
+        {
+            let message = format!("`{name}` is borrowed, but the work outlives its caller; take it by value");
+            return Err(Error::new(span, message));
+        }
+    }
+    let asked: Vec<_> = arguments
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| !is_just(key, name) && !is_just(scope, name))
+        .filter(|name| !mentions(guard.to_token_stream(), name) && !options.skip.contains(name))
+        .collect();
+    if let Some(one_more) = asked.get(ARGUMENTS_MAX) {
+        let message = "at most 16 arguments are fingerprinted; put them into a struct, or `skip` some";
+        return Err(Error::new(one_more.span(), message));
+    }
+    let declared = options.declared()?;
+    let attempt = options.attempt.as_ref().map_or_else(|| quote!(_), ToTokens::to_token_stream);
+    // Resolved here and not in the body: whatever the body calls `call` is its own.
+    let call = Ident::new("call", Span::mixed_site());
+    function.block = parse_quote!({
+        let #call = #declared.call(&#guard, &#scope, &#key, &(#(&#asked,)*));
+        #call.run(move |#attempt| async move #block).await
+    });
+    Ok(function.into_token_stream())
+}
+
+fn check_receiver(receiver: &Receiver, body: TokenStream) -> Result<()> {
+    match &receiver.kind {
+        ReceiverKind::Reference(_, _, None) => match find(body, &|ident| ident == "self") {
+            Some(own) => {
+                let message = "the work outlives its caller and cannot borrow `self`; take `self: std::sync::Arc<Self>`";
+                Err(Error::new(own.span(), message))
+            }
+            None => Ok(()),
+        },
+        ReceiverKind::Typed(_, ty) if is_arc(ty) => Ok(()),
+        _ => {
+            let message = "whether `self` is the service or part of what is asked for cannot be told; take `&self` or `self: Arc<Self>` for a service, and what is asked for as an argument";
+            Err(Error::new_spanned(receiver, message))
+        }
+    }
+}
+
+fn is_arc(ty: &Type) -> bool {
+    let Type::Path(path) = ty else { return false };
+    path.path.segments.last().is_some_and(|last| last.ident == "Arc")
+}
+
+fn name_of(pattern: &Pat) -> Result<&Ident> {
+    match pattern {
+        Pat::Ident(name) if name.by_ref.is_none() && name.subpat.is_none() => Ok(&name.ident),
+        other => Err(Error::new_spanned(other, "give this argument a name, and take it apart in the body")),
+    }
+}
+
+/// The expression is this argument and nothing else.
+fn is_just(expression: &Expr, argument: &Ident) -> bool {
+    match expression {
+        Expr::Path(path) => path.path.is_ident(argument),
+        Expr::Reference(reference) => is_just(&reference.expr, argument),
+        _ => false,
+    }
+}
+
+fn mentions(tokens: TokenStream, argument: &Ident) -> bool {
+    find(tokens, &|ident| ident == argument).is_some()
+}
+
+fn find(tokens: TokenStream, wanted: &dyn Fn(&Ident) -> bool) -> Option<Ident> {
+    tokens.into_iter().find_map(|token| match token {
+        TokenTree::Ident(ident) if wanted(&ident) => Some(ident),
+        TokenTree::Group(group) => find(group.stream(), wanted),
+        _ => None,
+    })
+}
+
+/// Where a type borrows what it holds, as far as that is written. What a function pointer or a `dyn Fn` takes
+/// is not held.
+fn borrowed(ty: &Type) -> Option<Span> {
+    let outlives = |lifetime: &Lifetime| lifetime.ident == "static";
+    match ty {
+        Type::Reference(reference) => match &reference.lifetime {
+            Some(lifetime) if outlives(lifetime) => borrowed(&reference.elem),
+            _ => Some(reference.and_token.span),
+        },
+        Type::Path(path) => path.path.segments.iter().find_map(|segment| match &segment.arguments {
+            PathArguments::AngleBracketed(arguments) => {
+                arguments.args.iter().find_map(|argument| match argument {
+                    GenericArgument::Lifetime(lifetime) => (!outlives(lifetime)).then(|| lifetime.span()),
+                    GenericArgument::Type(ty) => borrowed(ty),
+                    _ => None,
+                })
+            }
+            _ => None,
+        }),
+        Type::Tuple(tuple) => tuple.elems.iter().find_map(borrowed),
+        Type::Array(array) => borrowed(&array.elem),
+        Type::Slice(slice) => borrowed(&slice.elem),
+        Type::Paren(paren) => borrowed(&paren.elem),
+        Type::Group(group) => borrowed(&group.elem),
+        _ => None,
+    }
+}
