@@ -35,6 +35,7 @@
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
 //! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
 //! | `status` | [`StatusService`]: where a 202 points to |
+//! | `client` | the other end: keys and retries (feature `client`) |
 //!
 //! What clients are promised is in `docs/http-contract.md`.
 //!
@@ -64,6 +65,8 @@ mod admit;
 mod body;
 mod builder;
 mod claim;
+#[cfg(feature = "client")]
+pub mod client;
 mod failure;
 pub mod headers;
 mod key;

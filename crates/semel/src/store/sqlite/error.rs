@@ -8,7 +8,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// SQLite's own error, or a row we cannot read.
     Sqlite(rusqlite::Error),
     /// We do not take this file; the text goes on after its path.
@@ -21,12 +21,12 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
-pub(super) fn refused(why: String) -> Trouble {
+pub(crate) fn refused(why: String) -> Trouble {
     Trouble::Refused(why)
 }
 
 /// A stored value no semel wrote.
-pub(super) fn unreadable(column: usize, why: impl Into<String>) -> rusqlite::Error {
+pub(crate) fn unreadable(column: usize, why: impl Into<String>) -> rusqlite::Error {
     let why: Box<dyn std::error::Error + Send + Sync> = why.into().into();
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why)
 }
@@ -39,11 +39,11 @@ impl Trouble {
         }
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
     }
 
-    pub(super) fn is_cannot_open(&self) -> bool {
+    pub(crate) fn is_cannot_open(&self) -> bool {
         self.code() == Some(ErrorCode::CannotOpen)
     }
 
@@ -68,7 +68,7 @@ impl Trouble {
     }
 
     /// Says it to the one who asked.
-    pub(super) fn explain(&self, path: &Path, fate: Fate) -> StoreError {
+    pub(crate) fn explain(&self, path: &Path, fate: Fate) -> StoreError {
         let path = path.display();
         let error = match self {
             Self::Sqlite(error) => error,

@@ -41,7 +41,7 @@ use crate::intent::policy::{Retention, StoreTime};
 mod checkpoint;
 mod clock;
 mod command;
-mod error;
+pub(crate) mod error;
 mod open;
 mod options;
 mod queue;

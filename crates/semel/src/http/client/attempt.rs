@@ -1,0 +1,92 @@
+//! One attempt: sent, and its answer read, within its time.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use http_body_util::Full;
+use tokio::time::{Instant, timeout_at};
+use tower_service::Service;
+
+use super::error::BoxError;
+use super::seen::{Seen, Signals};
+use super::transport::never_sent;
+use crate::http::body::{self, EdgeBody, Extent};
+
+/// What is left in hand after an attempt.
+pub(super) enum Got<R: Body> {
+    Response(Response<EdgeBody<R>>),
+    Error(BoxError),
+    Nothing,
+}
+
+pub(super) async fn attempt<S, R>(
+    transport: &mut S,
+    request: Request<Full<Bytes>>,
+    timeout: Duration,
+    answer_bytes_max: usize,
+) -> (Seen, Got<R>)
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    let deadline = Instant::now() + timeout;
+    match timeout_at(deadline, poll_fn(|cx| transport.poll_ready(cx))).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return (Seen::NotSent, Got::Error(error.into())),
+        Err(_) => return (Seen::NotSent, Got::Nothing),
+    }
+    let response = match timeout_at(deadline, transport.call(request)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(error)) => {
+            let error = error.into();
+            let seen = if never_sent(&*error) { Seen::NotSent } else { Seen::Lost };
+            return (seen, Got::Error(error));
+        }
+        Err(_) => return (Seen::TimedOut, Got::Nothing),
+    };
+    let (head, body) = response.into_parts();
+    let signals =
+        |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, SystemTime::now()));
+    // Its end is not what its readers wait for.
+    if head.status.is_success() && is_event_stream(&head.headers) {
+        let seen = signals(&[]);
+        return (seen, Got::Response(Response::from_parts(head, EdgeBody::untouched(body))));
+    }
+    let left = deadline.saturating_duration_since(Instant::now());
+    let (extent, body) = body::read(body, answer_bytes_max, Some(left)).await;
+    match extent {
+        Extent::Error => (Seen::Lost, broken(body).await),
+        // Not the bound in bytes, then the one in time: the answer stopped half way.
+        Extent::Bound if Instant::now() >= deadline => (Seen::TimedOut, Got::Nothing),
+        Extent::Whole | Extent::Trailers | Extent::Bound => {
+            let seen = signals(body.data());
+            (seen, Got::Response(Response::from_parts(head, body)))
+        }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let value = headers.get(CONTENT_TYPE).map_or(&[][..], |value| value.as_bytes());
+    value.to_ascii_lowercase().starts_with(b"text/event-stream")
+}
+
+/// The error that the body ends in.
+async fn broken<R>(mut body: EdgeBody<R>) -> Got<R>
+where
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
+        if let Err(error) = frame {
+            return Got::Error(error.into());
+        }
+    }
+    Got::Nothing
+}

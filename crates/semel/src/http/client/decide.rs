@@ -1,0 +1,195 @@
+//! Again, or not: pure code, without clock, chance or network.
+//!
+//! | seen | again? |
+//! |---|---|
+//! | no connection, broken connection, no answer in time | yes |
+//! | below 400, or a replay of whatever status | no: it is the answer |
+//! | mismatch, uncertain | no, whatever any header says |
+//! | `x-should-retry`, `Stripe-Should-Retry` | as it says |
+//! | another problem of semel's | as the contract says of its code |
+//! | 408, 425, 429, 5xx | yes |
+//! | anything else, other 409s included | no |
+
+use std::time::Duration;
+
+use http::StatusCode;
+
+use super::policy::RetryPolicy;
+use super::seen::{Seen, Signals};
+use crate::http::problem::Code;
+
+/// Where an intent stands after an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// How many attempts were made, the one just ended included.
+    pub attempts: u32,
+    /// How long the caller has waited.
+    pub elapsed: Duration,
+    /// How long the intent may still be sent before the server could have forgotten it.
+    pub sendable: Duration,
+    /// Chance, all 64 bits of it.
+    pub random: u64,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// The same request with the same key, after this long.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+    },
+    /// No further attempt.
+    Stop {
+        /// Because of what.
+        why: Why,
+    },
+}
+
+/// Why there is no further attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Why {
+    /// There is an answer that another attempt would not change.
+    Answered,
+    /// The server said so: `x-should-retry: false`.
+    ServerSaysNo,
+    /// The key stands for another request.
+    Mismatch,
+    /// The server does not know whether it took effect, and asking again does not tell.
+    Uncertain,
+    /// Another problem of semel's that retrying does not solve.
+    Problem(Code),
+    /// As many attempts as the policy allows.
+    Attempts,
+    /// The next attempt would begin after the caller's time is up.
+    Time,
+    /// The next attempt might come after the server has forgotten the key.
+    Retention,
+}
+
+/// Decides. Every `Retry` begins within the budget: `elapsed + after < time_max` and `after < sendable`.
+pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &Seen) -> Decision {
+    if let Some(why) = last_word(seen) {
+        return Decision::Stop { why };
+    }
+    if moment.attempts >= policy.attempts_max {
+        return Decision::Stop { why: Why::Attempts };
+    }
+    let after = wait(policy, moment, seen);
+    if after >= policy.time_max.saturating_sub(moment.elapsed) {
+        return Decision::Stop { why: Why::Time };
+    }
+    if after >= moment.sendable {
+        return Decision::Stop { why: Why::Retention };
+    }
+    Decision::Retry { after }
+}
+
+/// Why another attempt makes no sense, if it does not.
+fn last_word(seen: &Seen) -> Option<Why> {
+    let Seen::Answer(signals) = seen else { return None };
+    // First and without exception: these two are where a retry does harm, or at best nothing.
+    match signals.code {
+        Some(Code::Reused) => return Some(Why::Mismatch),
+        Some(Code::Uncertain) => return Some(Why::Uncertain),
+        _ => {}
+    }
+    if signals.status < StatusCode::BAD_REQUEST || signals.replayed {
+        return Some(Why::Answered);
+    }
+    let by_status = || matches!(signals.status.as_u16(), 408 | 425 | 429 | 500..);
+    match (signals.should_retry, signals.code) {
+        (Some(true), _) => None,
+        (Some(false), Some(code)) => Some(Why::Problem(code)),
+        (Some(false), None) => Some(Why::ServerSaysNo),
+        (None, Some(code)) => (!is_transient(code)).then_some(Why::Problem(code)),
+        (None, None) => (!by_status()).then_some(Why::Answered),
+    }
+}
+
+/// The codes of which the contract says "retry by machine".
+fn is_transient(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InProgress | Code::AttemptFailed | Code::StoreUnavailable | Code::Busy | Code::Draining
+    )
+}
+
+/// Full jitter (anything up to the exponential bound) spreads a crowd best. After a `Retry-After`, which
+/// the whole crowd got, it comes on top.
+fn wait(policy: &RetryPolicy, moment: &Moment, seen: &Seen) -> Duration {
+    match seen {
+        Seen::Answer(Signals { retry_after: Some(asked), .. }) => {
+            asked.saturating_add(share(policy.backoff_base, moment.random))
+        }
+        _ => {
+            let doublings = moment.attempts.saturating_sub(1).min(31);
+            let bound = policy.backoff_base.saturating_mul(1 << doublings).min(policy.backoff_max);
+            share(bound, moment.random)
+        }
+    }
+}
+
+fn share(of: Duration, random: u64) -> Duration {
+    let nanos = of.as_nanos().min(u128::from(u64::MAX));
+    Duration::from_nanos(((nanos * u128::from(random)) >> 64) as u64)
+}
+
+/// What is known of the effect once there is no further attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Known {
+    /// The response at hand is the answer.
+    Answered,
+    /// The response at hand says no, and nothing is open.
+    Refused,
+    /// It may have taken effect.
+    InDoubt,
+    /// No attempt was carried out.
+    NotSent,
+}
+
+/// `doubt` says whether an earlier attempt may have taken effect.
+pub(super) fn conclude(doubt: bool, why: Why, seen: &Seen) -> Known {
+    let Seen::Answer(signals) = seen else {
+        return if doubt || leaves_doubt(seen) { Known::InDoubt } else { Known::NotSent };
+    };
+    if !settles(signals) && (doubt || leaves_doubt(seen)) {
+        return Known::InDoubt;
+    }
+    match why {
+        Why::Answered | Why::ServerSaysNo => Known::Answered,
+        _ => Known::Refused,
+    }
+}
+
+/// Whether this attempt may have taken effect without our knowing.
+pub(super) fn leaves_doubt(seen: &Seen) -> bool {
+    let signals = match seen {
+        Seen::NotSent => return false,
+        Seen::Lost | Seen::TimedOut => return true,
+        Seen::Answer(signals) => signals,
+    };
+    match (signals.code, signals.status.as_u16()) {
+        (Some(code), _) => matches!(code, Code::InProgress | Code::Uncertain | Code::KeyExpired),
+        (None, ..=499 | 501) => false,
+        // A server that says when to come back has done nothing; the others may be a proxy that gave up.
+        (None, 503) => signals.retry_after.is_none(),
+        (None, _) => true,
+    }
+}
+
+/// Whether the answer is one to the intent, and so to all attempts before. Those about the attempt alone (a
+/// token that ran out between two retries) say nothing of the ones before.
+fn settles(signals: &Signals) -> bool {
+    match (signals.code, signals.status.as_u16()) {
+        (Some(code), _) => matches!(code, Code::Reused | Code::AnswerLost),
+        _ if signals.replayed => true,
+        (None, 401 | 403 | 407 | 408 | 413 | 425 | 429 | 431 | 500..) => false,
+        (None, _) => true,
+    }
+}
+
+#[cfg(test)]
+#[path = "decide_tests.rs"]
+mod tests;

@@ -1,0 +1,6 @@
+-- Written down and claimed in one: from here on it is sent until there is an answer.
+INSERT INTO intent (
+    key, state, created_at, changed_at, until, attempts, owner, lease_until,
+    method, uri, headers, identity, body
+)
+VALUES (?1, 0, ?2, ?2, ?3, 0, ?4, ?5, ?6, ?7, ?8, ?9, ?10)

@@ -1,0 +1,111 @@
+//! Opening the journal's file: what it must be, and how it is made durable.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
+
+use crate::store::sqlite::error::{Trouble, refused};
+
+/// The tables of a new journal.
+const SQL: &str = include_str!("schema.sql");
+/// The version this build reads and writes.
+const VERSION: u32 = 1;
+/// Marks a file as a client's journal (`SEMC`): a store's file is another one.
+const APPLICATION_ID: u32 = 0x5345_4D43;
+/// How long to wait for another process that writes to the same file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) fn open(path: &Path) -> Result<Connection, Trouble> {
+    private(path)?;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).map_err(|error| {
+        let trouble = Trouble::from(error);
+        if !trouble.is_cannot_open() {
+            return trouble;
+        }
+        refused("cannot be opened or made; check that its directory exists and is writable".into())
+    })?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    if connection.is_readonly(MAIN_DB)? {
+        return Err(refused("cannot be written; make it and its directory writable for this user".into()));
+    }
+    // Before anything is changed: a file of somebody else's must stay as it is.
+    is_ours(&connection)?;
+    write_ahead(&connection)?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    connection.pragma_update(None, "fullfsync", true)?;
+    let synchronous: i64 = connection.pragma_query_value(None, "synchronous", |row| row.get(0))?;
+    if synchronous < 2 {
+        return Err(refused("cannot be written durably; put it on a local disk".into()));
+    }
+    if !is_ours(&connection)? {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Asked again under the lock: another process may have been faster.
+        if !is_ours(&transaction)? {
+            transaction.execute_batch(SQL)?;
+        }
+        transaction.commit()?;
+    }
+    Ok(connection)
+}
+
+/// Whether it has our tables; an error if it is somebody else's.
+fn is_ours(connection: &Connection) -> Result<bool, Trouble> {
+    let (application, version, things): (u32, u32, u32) = connection.query_row(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
+         FROM pragma_application_id, pragma_user_version",
+        [],
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+    )?;
+    match (application, version, things) {
+        (0, 0, 0) => Ok(false),
+        (APPLICATION_ID, VERSION, 1..) => Ok(true),
+        (APPLICATION_ID, newer, _) if newer > VERSION => {
+            Err(refused("was written by a newer semel; upgrade semel, or use another file".into()))
+        }
+        _ => Err(refused(
+            "is not a client's journal; the journal is a file of its own, name another path".into(),
+        )),
+    }
+}
+
+/// The switch takes a lock that does not heed the busy timeout, so whoever opens a new file at the same moment
+/// is waited for here.
+fn write_ahead(connection: &Connection) -> Result<(), Trouble> {
+    let deadline = Instant::now() + BUSY_TIMEOUT;
+    loop {
+        let set: Result<String, Trouble> = connection
+            .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
+            .map_err(Trouble::from);
+        match set {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(_) => return Err(refused("cannot have a write-ahead log; put it on a local disk".into())),
+            Err(trouble) if trouble.is_busy() && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(trouble) => return Err(trouble),
+        }
+    }
+}
+
+/// A new file is for its owner alone: it holds what the requests held. SQLite gives the files beside it the
+/// same mode.
+#[cfg(unix)]
+fn private(path: &Path) -> Result<(), Trouble> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match made {
+        Err(error) if !path.exists() => {
+            Err(refused(format!("cannot be made ({error}); check its directory")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(unix))]
+fn private(_: &Path) -> Result<(), Trouble> {
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! After a restart: what an earlier run did not finish.
+
+use std::fmt;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, Uri};
+use http_body::Body;
+use http_body_util::Full;
+use tower_service::Service;
+
+use super::DurableClient;
+use super::headers;
+use super::journal::{Claimed, State};
+use super::send::new_owner;
+use crate::http::body::EdgeBody;
+use crate::http::client::error::{BoxError, ClientError};
+use crate::http::client::prepare::{Prepared, write_key};
+use crate::intent::key::Key;
+use crate::store::StoreError;
+
+/// What came of a [`DurableClient::resume`].
+#[non_exhaustive]
+pub struct Resume<R: Body> {
+    /// Each intent that was taken up, oldest first.
+    pub ended: Vec<Resumed<R>>,
+    /// As many were taken up as were asked for; there may be more.
+    pub more: bool,
+}
+
+/// One intent that was taken up.
+#[non_exhaustive]
+pub struct Resumed<R: Body> {
+    /// Its key, as it is in the journal. Not for logs.
+    pub key: String,
+    /// What came of it.
+    pub end: End<R>,
+}
+
+/// What came of one intent.
+#[non_exhaustive]
+pub enum End<R: Body> {
+    /// There is an answer, and it is in the journal.
+    Answered(Box<Response<EdgeBody<R>>>),
+    /// Still none. It stays in the journal: to be resumed, or for a person where retrying does not help.
+    NoAnswer(ClientError),
+    /// It was not sent: the server may have forgotten the key. It may have taken effect; it waits for a person.
+    Expired,
+    /// What is in the journal is no request of ours. It was not sent; it waits for a person.
+    Unreadable,
+}
+
+impl<S> DurableClient<S> {
+    /// Sends what was written down and has no answer, oldest first, one after the other, at most `limit` of them.
+    ///
+    /// Each gets the policy's budget, counted anew; none is sent beyond the server's retention as counted from when
+    /// it was written down. What another call or process is sending is left to it. An error of the journal ends it
+    /// early; what was claimed meanwhile is free when its lease runs out.
+    pub async fn resume<R>(&self, limit: usize) -> Result<Resume<R>, StoreError>
+    where
+        S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
+        S::Error: Into<BoxError>,
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let (mut ended, mut behind) = (Vec::new(), i64::MIN);
+        while ended.len() < limit {
+            let owner = new_owner();
+            let Some(claimed) = self.journal.claim_next(behind, owner, self.place.lease).await? else {
+                return Ok(Resume { ended, more: false });
+            };
+            behind = claimed.seq;
+            let key = claimed.key.clone();
+            let end = if claimed.sendable.is_zero() {
+                End::Expired
+            } else if let Some(prepared) = self.prepared(claimed) {
+                match self.carry_out(&prepared, owner).await {
+                    Ok(response) => End::Answered(Box::new(response)),
+                    Err(error) => End::NoAnswer(error),
+                }
+            } else {
+                let why = "what is written down is not a request".to_owned();
+                self.journal.leave(&key, owner, State::Held, 0, why).await?;
+                End::Unreadable
+            };
+            ended.push(Resumed { key, end });
+        }
+        Ok(Resume { ended, more: true })
+    }
+
+    /// The request of a row, with its secrets put back; `None` if the row is not one of ours.
+    fn prepared(&self, claimed: Claimed) -> Option<Prepared> {
+        let key = Key::new(claimed.key).ok()?;
+        let mut request = Request::new(());
+        *request.method_mut() = Method::from_bytes(claimed.method.as_bytes()).ok()?;
+        *request.uri_mut() = claimed.uri.parse::<Uri>().ok()?;
+        *request.headers_mut() = headers::map(&claimed.headers)?;
+        let (mut head, ()) = request.into_parts();
+        if let Some(credentials) = &self.credentials {
+            credentials(&head.uri, &mut head.headers);
+        }
+        // As it was spelled then; if the row has no such header (its name was changed since), anew.
+        if !head.headers.contains_key(&self.rules.key) {
+            write_key(&mut head.headers, &self.rules.key, &key).ok()?;
+        }
+        Some(Prepared { key, head, body: claimed.body, sent_before: true, sendable: claimed.sendable })
+    }
+}
+
+impl<R: Body<Data = Bytes>> fmt::Debug for End<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered(response) => write!(f, "Answered({})", response.status()),
+            Self::NoAnswer(error) => write!(f, "NoAnswer({error})"),
+            Self::Expired => f.write_str("Expired"),
+            Self::Unreadable => f.write_str("Unreadable"),
+        }
+    }
+}
+
+impl<R: Body<Data = Bytes>> fmt::Debug for Resumed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Through `Key`, which shows a short hash.
+        f.debug_struct("Resumed").field("key", &Key::new(self.key.as_str())).field("end", &self.end).finish()
+    }
+}
+
+impl<R: Body<Data = Bytes>> fmt::Debug for Resume<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resume").field("ended", &self.ended).field("more", &self.more).finish()
+    }
+}

@@ -1,0 +1,179 @@
+//! Written down, sent, and the answer written down.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::header::HeaderValue;
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::Full;
+use tower_service::Service;
+
+use super::headers;
+use super::journal::{Answer, Begun, Owner, State, Written};
+use super::{DurableClient, DurableError};
+use crate::http::body::EdgeBody;
+use crate::http::client::decide::Why;
+use crate::http::client::error::{Attempts, BoxError, ClientError};
+use crate::http::client::prepare::Prepared;
+use crate::http::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_REPLAYED, give_again, kept};
+
+/// An extension of a response: it comes from the journal, nothing was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FromJournal;
+
+/// An extension of a response: it is the true answer, but the journal could not take it. The intent will be
+/// resumed once more, and the server's replay is the same answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unrecorded;
+
+impl<S> DurableClient<S> {
+    /// Writes the intent down, sends it until there is an answer, and writes that down.
+    ///
+    /// When the first byte is sent the intent is on the disk. With a key that is in the journal already, the same
+    /// request goes on where it was left, or gets the kept answer ([`FromJournal`]).
+    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<EdgeBody<R>>, DurableError>
+    where
+        B: Body<Data = Bytes>,
+        S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
+        S::Error: Into<BoxError>,
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let prepared = Prepared::new(request, self.client.policy()).await;
+        let mut prepared = prepared.map_err(DurableError::Invalid)?;
+        let owner = new_owner();
+        let written = self.written(&prepared)?;
+        match self.journal.begin(written, owner, self.place).await? {
+            Begun::New => {}
+            Begun::Again { sendable } => {
+                prepared.sent_before = true;
+                prepared.sendable = prepared.sendable.min(sendable);
+            }
+            Begun::Answered(answer) => return Ok(from_journal(answer)),
+            Begun::Mismatch => return Err(DurableError::Mismatch),
+            Begun::Elsewhere { lease_left } => return Err(DurableError::Elsewhere { lease_left }),
+            Begun::Expired => return Err(DurableError::Expired),
+            Begun::Full => return Err(DurableError::Full { intents_max: self.place.unfinished_max }),
+        }
+        Ok(self.carry_out(&prepared, owner).await?)
+    }
+
+    fn written(&self, prepared: &Prepared) -> Result<Written, DurableError> {
+        let head = &prepared.head;
+        let authority = head.uri.authority().ok_or(DurableError::Uri)?;
+        if authority.as_str().contains('@') {
+            return Err(DurableError::Uri);
+        }
+        let sorted = self.rules.sort(&head.headers).map_err(DurableError::Header)?;
+        if let (Some(name), None) = (sorted.given_again, &self.credentials) {
+            return Err(DurableError::NoCredentials(name));
+        }
+        Ok(Written {
+            key: prepared.key.clone(),
+            method: head.method.to_string(),
+            uri: head.uri.to_string(),
+            headers: sorted.stored,
+            identity: sorted.identity,
+            body: prepared.body.clone(),
+            sendable: prepared.sendable,
+        })
+    }
+
+    /// Sends what is written down and claimed.
+    pub(super) async fn carry_out<R>(
+        &self,
+        prepared: &Prepared,
+        owner: Owner,
+    ) -> Result<Response<EdgeBody<R>>, ClientError>
+    where
+        S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
+        S::Error: Into<BoxError>,
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        // In this future, not in a task: whoever stops waiting stops renewing, and another one may go on.
+        let mut answered = tokio::select! {
+            answered = Box::pin(self.client.send_prepared(prepared)) => answered,
+            never = self.keep_claim(prepared, owner) => match never {},
+        };
+        let recorded = match &answered {
+            Ok(response) if is_about_the_caller(response.status()) => {
+                let why = format!("answered with {}", response.status());
+                self.journal.leave(prepared.key.as_str(), owner, State::Held, 1, why).await
+            }
+            Ok(response) => {
+                let attempts = response.extensions().get::<Attempts>().map_or(0, |attempts| attempts.count());
+                self.journal.answer(&prepared.key, attempts, answer(response)).await
+            }
+            Err(error) => {
+                let (state, attempts) = match error.gave_up() {
+                    Some(gave_up) => (state_after(gave_up.why), gave_up.attempts.count()),
+                    None => (State::Held, 0),
+                };
+                self.journal.leave(prepared.key.as_str(), owner, state, attempts, error.to_string()).await
+            }
+        };
+        if let Err(error) = recorded {
+            // The claim runs out by itself, and the server's replay tells the same again.
+            tracing::warn!(key = %prepared.key.short_hash(), %error, "what came of an intent could not be written down");
+            if let Ok(response) = &mut answered {
+                response.extensions_mut().insert(Unrecorded);
+            }
+        }
+        answered
+    }
+
+    async fn keep_claim(&self, prepared: &Prepared, owner: Owner) -> Infallible {
+        loop {
+            tokio::time::sleep(self.place.lease / 3).await;
+            if let Err(error) = self.journal.renew(&prepared.key, owner, self.place.lease).await {
+                tracing::debug!(key = %prepared.key.short_hash(), %error, "a claim could not be renewed");
+            }
+        }
+    }
+}
+
+pub(super) fn new_owner() -> Owner {
+    uuid::Uuid::now_v7().into_bytes()
+}
+
+/// Not an answer to what was asked for. Only the first of all attempts can end here: later ones are in doubt.
+fn is_about_the_caller(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 403 | 407 | 413 | 431)
+}
+
+/// Whether resuming may bring an answer.
+fn state_after(why: Why) -> State {
+    match why {
+        Why::Attempts | Why::Time | Why::Retention | Why::Answered => State::Open,
+        Why::ServerSaysNo | Why::Mismatch | Why::Uncertain | Why::Problem(_) => State::Held,
+    }
+}
+
+fn answer<R: Body<Data = Bytes>>(response: &Response<EdgeBody<R>>) -> Answer {
+    let body = response.body();
+    let whole = body.size_hint().exact() == Some(body.data().len() as u64);
+    // More headers than are kept: better none of them than some.
+    let headers = kept(response.headers(), &[]).unwrap_or_default();
+    Answer {
+        status: response.status().as_u16(),
+        headers: headers::lines(&headers),
+        body: whole.then(|| body.data().clone()),
+    }
+}
+
+fn from_journal<R: Body<Data = Bytes>>(answer: Answer) -> Response<EdgeBody<R>> {
+    let body_kept = answer.body.is_some();
+    let mut response = Response::new(EdgeBody::whole(answer.body.unwrap_or_default()));
+    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let stored = headers::read(&answer.headers).unwrap_or_default();
+    give_again(&stored, body_kept, response.headers_mut());
+    response.headers_mut().insert(IDEMPOTENCY_REPLAYED, HeaderValue::from_static("true"));
+    if !body_kept {
+        response.headers_mut().insert(IDEMPOTENCY_BODY, HeaderValue::from_static("not-kept"));
+    }
+    response.extensions_mut().insert(FromJournal);
+    response.extensions_mut().insert(Attempts::default());
+    response
+}

@@ -1,0 +1,174 @@
+//! Errors that say what is known of the effect.
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+
+use super::decide::Why;
+use super::seen::Seen;
+use crate::intent::key::Key;
+
+/// Any error of a transport.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// There is no answer to the intent. What is known instead:
+///
+/// | | the effect | what now |
+/// |---|---|---|
+/// | `Invalid` | did not happen | a bug in the request; nothing was sent |
+/// | `NotSent` | did not happen | later, with the same key or not at all |
+/// | `InDoubt` | may have happened | the same key again, before the server's retention ends; never a new one |
+/// | `Refused` | see [`GaveUp::response`] | the problem's code says it |
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The request cannot be sent as it is.
+    Invalid(InvalidRequest),
+    /// No attempt was carried out: there was no connection, or the server said it did nothing.
+    NotSent(Box<GaveUp>),
+    /// It was sent and there is no answer, or none that tells. To go on later, give
+    /// [`GaveUp::key`] and [`FirstSent`](super::FirstSent) to the same request.
+    InDoubt(Box<GaveUp>),
+    /// The server answered with a problem, and nothing is open. There is a response.
+    Refused(Box<GaveUp>),
+}
+
+/// What was tried until the end.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct GaveUp {
+    /// The key of the intent.
+    pub key: Key,
+    /// Why there was no further attempt.
+    pub why: Why,
+    /// Every attempt.
+    pub attempts: Attempts,
+    /// The last answer, if the last attempt got one. Its body is cut off at the policy's `answer_bytes_max`.
+    pub response: Option<Response<Bytes>>,
+    /// The transport's error, if the last attempt ended in one.
+    pub source: Option<BoxError>,
+}
+
+impl ClientError {
+    /// What was tried; `None` where nothing was.
+    pub fn gave_up(&self) -> Option<&GaveUp> {
+        match self {
+            Self::Invalid(_) => None,
+            Self::NotSent(gave_up) | Self::InDoubt(gave_up) | Self::Refused(gave_up) => Some(gave_up),
+        }
+    }
+
+    /// The last answer, if there was one.
+    pub fn response(&self) -> Option<&Response<Bytes>> {
+        self.gave_up()?.response.as_ref()
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (known, gave_up) = match self {
+            Self::Invalid(invalid) => return write!(f, "nothing was sent: {invalid}"),
+            Self::NotSent(gave_up) => ("nothing happened", gave_up),
+            Self::InDoubt(gave_up) => {
+                ("it may have taken effect; go on with the same key, never with a new one", gave_up)
+            }
+            Self::Refused(gave_up) => ("the server refused it", gave_up),
+        };
+        write!(f, "{known}: {} after {} attempts", gave_up.why, gave_up.attempts.count())?;
+        if let Some(response) = &gave_up.response {
+            write!(f, ", the last answered with {}", response.status())?;
+        }
+        if let Some(source) = &gave_up.source {
+            write!(f, ", the last with an error: {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Error for ClientError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Invalid(invalid) => Some(invalid),
+            _ => self.gave_up()?.source.as_deref().map(|source| source as _),
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answered => "the answer is about the attempt, not about the intent,",
+            Self::ServerSaysNo => "the server wants no retry",
+            Self::Mismatch => "the key stands for another request",
+            Self::Uncertain => "the server does not know whether it took effect",
+            Self::Problem(code) => code.as_str(),
+            Self::Attempts => "the budget of attempts is used up",
+            Self::Time => "the time is used up",
+            Self::Retention => "the server may have forgotten the key by the next attempt",
+        })
+    }
+}
+
+/// Why a request cannot be sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidRequest {
+    /// The key header was there and is not a key.
+    #[error("the request's own key is not usable: {0}")]
+    Key(String),
+    /// A header and an extension name two keys.
+    #[error(
+        "the request carries a key in its header and another one in its extensions; which of them counts is not for us to guess"
+    )]
+    TwoKeys,
+    /// Every attempt repeats the body, so it has to be kept.
+    #[error("the request's body is larger than {bytes_max} bytes; raise `body_bytes_max`, or send less")]
+    BodyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// The body cannot be repeated.
+    #[error("the request's body could not be read to its end, or has trailers")]
+    BodyUnreadable,
+}
+
+/// One attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Attempt {
+    /// When it began, counted from the beginning of the first.
+    pub began: Duration,
+    /// How long it took.
+    pub took: Duration,
+    /// What it ended in.
+    pub seen: Seen,
+}
+
+/// The attempts of one intent, in their order. Also in the extensions of every response.
+///
+/// ```
+/// # use semel::http::client::Attempts;
+/// # let response = http::Response::new(());
+/// let attempts = response.extensions().get::<Attempts>().map_or(0, Attempts::count);
+/// # assert_eq!(attempts, 0);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Attempts(pub(super) Vec<Attempt>);
+
+impl Attempts {
+    /// How many there were; [`ATTEMPTS_MAX`](super::ATTEMPTS_MAX) bounds it.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.0.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl std::ops::Deref for Attempts {
+    type Target = [Attempt];
+
+    fn deref(&self) -> &[Attempt] {
+        &self.0
+    }
+}

@@ -1,0 +1,48 @@
+//! The other end: one key per intent, and retries that are safe because of it.
+//!
+//! ```no_run
+//! # async fn pay() -> Result<(), Box<dyn std::error::Error>> {
+//! use semel::http::client::IdempotentClient;
+//!
+//! let client = IdempotentClient::http();
+//! let request = http::Request::post("http://127.0.0.1:8080/payments").body(r#"{"amount": 4200}"#.to_owned())?;
+//! let response = client.send(request).await?; // one payment, however often it had to be sent
+//! # Ok(()) }
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `policy` | [`RetryPolicy`]: budget and pace |
+//! | `seen` | what an attempt ended in, as the response tells it |
+//! | `decide` | again or not, and what is known in the end: pure, exported for other clients |
+//! | `prepare` | the key is settled and the body is in memory |
+//! | `attempt`, `service` | [`IdempotentClient`] and [`RetryLayer`]: the attempts themselves |
+//! | `error` | [`ClientError`]: did not happen, may have happened, refused |
+//! | `durable` | [`DurableClient`](durable::DurableClient): written down before it is sent (feature `sqlite`) |
+//!
+//! What servers promise, and what each answer means, is in `docs/http-contract.md`; how to use the client, and
+//! with which transports, in `docs/client.md`.
+//!
+//! # What it does not do
+//!
+//! - It makes no second key. Whoever is left in doubt goes on with the first one: [`FirstSent`].
+//! - It does not make a server idempotent. Retrying a server that ignores the key repeats the effect.
+//! - It follows no redirects and refreshes no credentials; those are the transport's.
+
+mod attempt;
+pub mod decide;
+#[cfg(feature = "sqlite")]
+pub mod durable;
+mod error;
+mod policy;
+mod prepare;
+mod seen;
+mod service;
+mod transport;
+
+pub use error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
+pub use policy::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, RetryPolicy};
+pub use prepare::FirstSent;
+pub use seen::{Seen, Signals};
+pub use service::{IdempotentClient, RetryLayer};
+pub use transport::HttpTransport;

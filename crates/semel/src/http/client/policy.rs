@@ -1,0 +1,145 @@
+//! How often, how long and how far apart.
+
+use std::time::Duration;
+
+use http::header::HeaderName;
+
+use crate::http::headers::IDEMPOTENCY_KEY;
+use crate::http::rule::BODY_BYTES_MAX;
+
+/// Most attempts that can be asked for: the record of them has to stay small.
+pub const ATTEMPTS_MAX: u32 = 1_000;
+
+/// The answer is read up to this many bytes before it counts as arrived, unless told otherwise.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
+
+/// The longest stretch before the end of retention in which nothing is sent any more.
+const MARGIN_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The budget of one intent and the pace of its retries.
+///
+/// | setting | default | bounds |
+/// |---|---|---|
+/// | [`attempts_max`](Self::attempts_max) | 10 | how often it is sent |
+/// | [`time_max`](Self::time_max) | 2 minutes | everything: attempts and the waits between them |
+/// | [`attempt_timeout`](Self::attempt_timeout) | 15 seconds | one attempt, up to the end of its answer |
+/// | [`backoff`](Self::backoff) | 200 ms to 10 s | the wait between two, with full jitter |
+/// | [`retention`](Self::retention) | 24 hours | how old an intent may be when it is sent again |
+/// | [`body_bytes_max`](Self::body_bytes_max) | 1 MiB | the request's body, which every attempt repeats |
+/// | [`answer_bytes_max`](Self::answer_bytes_max) | 1 MiB | how much of an answer is read before it is handed on |
+///
+/// ```
+/// use std::time::Duration;
+/// use semel::http::client::RetryPolicy;
+///
+/// let patient = RetryPolicy::default().time_max(Duration::from_secs(600)).attempts_max(50);
+/// # let _ = patient;
+/// ```
+#[derive(Clone, Debug)]
+pub struct RetryPolicy {
+    pub(super) attempts_max: u32,
+    pub(super) time_max: Duration,
+    pub(super) attempt_timeout: Duration,
+    pub(super) backoff_base: Duration,
+    pub(super) backoff_max: Duration,
+    pub(super) retention: Duration,
+    pub(super) body_bytes_max: usize,
+    pub(super) answer_bytes_max: usize,
+    pub(super) key_header: HeaderName,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self {
+            attempts_max: 10,
+            time_max: Duration::from_secs(120),
+            attempt_timeout: Duration::from_secs(15),
+            backoff_base: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(10),
+            retention: Duration::from_secs(24 * 60 * 60),
+            body_bytes_max: BODY_BYTES_MAX,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            key_header: IDEMPOTENCY_KEY,
+        }
+    }
+}
+
+impl RetryPolicy {
+    /// How often a request is sent at most, the first time included: 1 to [`ATTEMPTS_MAX`].
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = attempts.clamp(1, ATTEMPTS_MAX);
+        self
+    }
+
+    /// How long the caller waits at most. The last attempt is cut short where it would take longer.
+    pub fn time_max(mut self, time: Duration) -> Self {
+        self.time_max = time;
+        self
+    }
+
+    /// How long one attempt may take, up to the last byte of its answer. One that takes longer is given up
+    /// and repeated with the same key: it may have taken effect.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// The wait after the n-th attempt is anything between nothing and `base` × 2ⁿ⁻¹, at most `max`; longer
+    /// where the server's `Retry-After` says so.
+    pub fn backoff(mut self, base: Duration, max: Duration) -> Self {
+        (self.backoff_base, self.backoff_max) = (base.min(max), max);
+        self
+    }
+
+    /// How long the server remembers outcomes. Nothing is sent again in the last tenth of it (at most an
+    /// hour): beyond it a retry is a new intent, and a second effect.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How large a request's body may be. It is kept in memory until there is an answer.
+    pub fn body_bytes_max(mut self, bytes: usize) -> Self {
+        self.body_bytes_max = bytes;
+        self
+    }
+
+    /// How much of an answer is read before it counts as arrived. Up to here a connection that breaks in the
+    /// middle of the answer is a reason to ask again; what is beyond comes as the server sends it.
+    pub fn answer_bytes_max(mut self, bytes: usize) -> Self {
+        self.answer_bytes_max = bytes;
+        self
+    }
+
+    /// The header the server reads keys from, where it is not `Idempotency-Key`.
+    pub fn key_header(mut self, name: HeaderName) -> Self {
+        self.key_header = name;
+        self
+    }
+
+    /// How old an intent may be when it is sent: retention less a margin for slow attempts and for clocks.
+    pub(super) fn sendable_for(&self) -> Duration {
+        let margin = (self.retention / 10).min(MARGIN_MAX);
+        self.retention.saturating_sub(margin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sending_stops_before_the_server_forgets() {
+        for (retention_s, sendable_s) in [(0, 0), (10, 9), (3_600, 3_240), (86_400, 82_800)] {
+            let policy = RetryPolicy::default().retention(Duration::from_secs(retention_s));
+            assert_eq!(policy.sendable_for(), Duration::from_secs(sendable_s));
+        }
+    }
+
+    #[test]
+    fn attempts_stay_within_their_bound() {
+        for (asked, got) in [(0, 1), (1, 1), (1_000, 1_000), (1_001, 1_000)] {
+            assert_eq!(RetryPolicy::default().attempts_max(asked).attempts_max, got);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Before the first attempt: the key is settled, and the body is in memory.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Request};
+use http_body::Body;
+use http_body_util::Full;
+
+use super::error::InvalidRequest;
+use super::policy::RetryPolicy;
+use crate::http::body::{self, Extent};
+use crate::http::key;
+use crate::intent::key::Key;
+
+/// An extension of a request: this intent has been sent before, first at that moment.
+///
+/// For going on after [`InDoubt`](super::ClientError::InDoubt), with the same key. The client then keeps to the
+/// server's retention as counted from that moment, and reports nothing as "did not happen" that an earlier
+/// attempt may have done.
+///
+/// ```
+/// use std::time::SystemTime;
+/// use semel::{Key, http::client::FirstSent};
+///
+/// # let (key, then) = (Key::new("order-1001")?, SystemTime::now());
+/// let request = http::Request::post("https://api.example/payments")
+///     .extension(key)
+///     .extension(FirstSent(then))
+///     .body("…".to_owned())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FirstSent(pub SystemTime);
+
+/// An intent as it is sent, as often as need be.
+pub(super) struct Prepared {
+    pub(super) key: Key,
+    pub(super) head: Parts,
+    pub(super) body: Bytes,
+    /// An attempt we know nothing more of may have taken effect.
+    pub(super) sent_before: bool,
+    /// How long it may be sent from now on.
+    pub(super) sendable: Duration,
+}
+
+impl Prepared {
+    pub(super) async fn new<B>(request: Request<B>, policy: &RetryPolicy) -> Result<Self, InvalidRequest>
+    where
+        B: Body<Data = Bytes>,
+    {
+        let (mut head, body) = request.into_parts();
+        let key = settle_key(&mut head, &policy.key_header)?;
+        let bytes_max = policy.body_bytes_max;
+        let body = match body::read(body, bytes_max, None).await {
+            (Extent::Whole, body) => body.data().clone(),
+            (Extent::Bound, _) => return Err(InvalidRequest::BodyTooLarge { bytes_max }),
+            (Extent::Error | Extent::Trailers, _) => return Err(InvalidRequest::BodyUnreadable),
+        };
+        let first_sent = head.extensions.get().map(|FirstSent(at)| *at);
+        // A moment in the future is a clock that was set back: then it is as young as we can know.
+        let age = first_sent.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+        let sendable = policy.sendable_for().saturating_sub(age.unwrap_or_default());
+        Ok(Self { key, head, body, sent_before: first_sent.is_some(), sendable })
+    }
+
+    /// The request, the same every time.
+    pub(super) fn request(&self) -> Request<Full<Bytes>> {
+        Request::from_parts(self.head.clone(), Full::new(self.body.clone()))
+    }
+}
+
+/// The key the request brings, or else a new one. A header that is there stays as it is.
+fn settle_key(head: &mut Parts, name: &HeaderName) -> Result<Key, InvalidRequest> {
+    let carried =
+        key::read(&head.headers, name, 0).map_err(|refusal| InvalidRequest::Key(refusal.to_string()))?;
+    let given = head.extensions.remove::<Key>();
+    match (carried, given) {
+        (Some(carried), Some(given)) if carried != given => Err(InvalidRequest::TwoKeys),
+        (Some(carried), _) => Ok(carried),
+        (None, given) => {
+            let key = given.unwrap_or_else(Key::random);
+            write_key(&mut head.headers, name, &key)?;
+            Ok(key)
+        }
+    }
+}
+
+/// Bare where every reader takes that for the same key, else as a structured-field string.
+pub(super) fn write_key(headers: &mut HeaderMap, name: &HeaderName, key: &Key) -> Result<(), InvalidRequest> {
+    let text = key.as_str();
+    let value = if text.starts_with('"') || text.contains(',') {
+        HeaderValue::from_str(&format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
+    } else {
+        HeaderValue::from_str(text)
+    };
+    // Printable ASCII always is a header's value; nobody is served by a panic if that ever changes.
+    let value = value.map_err(|error| InvalidRequest::Key(error.to_string()))?;
+    headers.insert(name, value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::headers::IDEMPOTENCY_KEY;
+    use proptest::prelude::*;
+
+    async fn prepared(request: http::request::Builder) -> Result<Prepared, InvalidRequest> {
+        Prepared::new(request.body("four".to_owned()).unwrap(), &RetryPolicy::default()).await
+    }
+
+    #[tokio::test]
+    async fn a_key_is_kept_given_or_made() {
+        let post = || Request::post("http://a/");
+        let order = Key::new("order-1").unwrap();
+
+        let made = prepared(post()).await.unwrap();
+        assert!(made.key.time_ms().is_some());
+        assert_eq!(made.head.headers[IDEMPOTENCY_KEY], made.key.as_str());
+
+        let given = prepared(post().extension(order.clone())).await.unwrap();
+        assert_eq!(
+            (given.key, &given.head.headers[IDEMPOTENCY_KEY]),
+            (order.clone(), &"order-1".parse().unwrap())
+        );
+
+        // As it was spelled: a proxy that compares texts shall see no difference.
+        let carried = prepared(post().header(IDEMPOTENCY_KEY, "\"order-1\"").extension(order.clone())).await;
+        let carried = carried.unwrap();
+        assert_eq!(
+            (carried.key, &carried.head.headers[IDEMPOTENCY_KEY]),
+            (order.clone(), &"\"order-1\"".parse().unwrap())
+        );
+
+        let two = prepared(post().header(IDEMPOTENCY_KEY, "order-2").extension(order)).await;
+        assert!(matches!(two, Err(InvalidRequest::TwoKeys)));
+        let bad = prepared(post().header(IDEMPOTENCY_KEY, "a, b")).await;
+        assert!(matches!(bad, Err(InvalidRequest::Key(_))));
+    }
+
+    #[tokio::test]
+    async fn the_body_is_bounded_exactly() {
+        for (bytes_max, taken) in [(3, false), (4, true)] {
+            let policy = RetryPolicy::default().body_bytes_max(bytes_max);
+            let request = Request::post("http://a/").body("four".to_owned()).unwrap();
+            let prepared = Prepared::new(request, &policy).await;
+            assert_eq!(prepared.is_ok(), taken, "{bytes_max}");
+            if let Err(error) = prepared {
+                assert!(matches!(error, InvalidRequest::BodyTooLarge { bytes_max: 3 }));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_key_arrives_as_it_was(text in "[!-~]([ -~]{0,200}[!-~])?") {
+            let key = Key::new(text).unwrap();
+            let mut headers = HeaderMap::new();
+            write_key(&mut headers, &IDEMPOTENCY_KEY, &key).unwrap();
+            prop_assert_eq!(key::read(&headers, &IDEMPOTENCY_KEY, 0).unwrap(), Some(key));
+        }
+    }
+}

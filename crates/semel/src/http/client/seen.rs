@@ -1,0 +1,186 @@
+//! What an attempt ended in, read from the response without judging it.
+
+use std::time::{Duration, SystemTime};
+
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+use crate::http::headers::{
+    IDEMPOTENCY_PROBLEM, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY,
+};
+use crate::http::problem::Code;
+
+/// Most bytes of a problem that are looked at for its code.
+const PROBLEM_BYTES_MAX: usize = 64 << 10;
+
+/// What one attempt ended in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Seen {
+    /// There was no connection to send it on: the server never saw it.
+    NotSent,
+    /// It was sent, or may have been, and the connection broke before the answer was whole.
+    Lost,
+    /// No answer within the attempt's time.
+    TimedOut,
+    /// An answer.
+    Answer(Signals),
+}
+
+/// What a response says about retrying.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Signals {
+    /// The status.
+    pub status: StatusCode,
+    /// The problem's code, where it is one of semel's.
+    pub code: Option<Code>,
+    /// `x-should-retry` or `Stripe-Should-Retry`. Where they contradict each other: no.
+    pub should_retry: Option<bool>,
+    /// `Retry-After`, from now on.
+    pub retry_after: Option<Duration>,
+    /// It is the recorded answer; asking again brings the same.
+    pub replayed: bool,
+}
+
+impl Signals {
+    /// A response of which only the status is known.
+    pub fn status(status: StatusCode) -> Self {
+        Self { status, code: None, should_retry: None, retry_after: None, replayed: false }
+    }
+
+    /// Reads a response. The body is looked at for the code of a problem where no header tells it; `now` is
+    /// what an HTTP-date is compared with.
+    pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Self {
+        Self {
+            status,
+            code: code(headers, body),
+            should_retry: should_retry(headers),
+            retry_after: retry_after(headers, now),
+            replayed: [IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED]
+                .iter()
+                .any(|name| text(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true"))),
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim)
+}
+
+fn code(headers: &HeaderMap, body: &[u8]) -> Option<Code> {
+    let known = |text: &str| Code::ALL.into_iter().find(|code| code.as_str() == text);
+    if let Some(code) = text(headers, &IDEMPOTENCY_PROBLEM).and_then(known) {
+        return Some(code);
+    }
+    // A proxy on the way may have dropped the header. The service's own documents are left alone.
+    let media = text(headers, &CONTENT_TYPE)?.split(';').next()?.trim();
+    if !media.eq_ignore_ascii_case("application/problem+json") || body.len() > PROBLEM_BYTES_MAX {
+        return None;
+    }
+    let document: serde_json::Value = serde_json::from_slice(body).ok()?;
+    known(document.get("code")?.as_str()?)
+}
+
+fn should_retry(headers: &HeaderMap) -> Option<bool> {
+    let said = [X_SHOULD_RETRY, STRIPE_SHOULD_RETRY].into_iter().filter_map(|name| {
+        let text = text(headers, &name)?;
+        match text {
+            _ if text.eq_ignore_ascii_case("true") => Some(true),
+            _ if text.eq_ignore_ascii_case("false") => Some(false),
+            _ => None,
+        }
+    });
+    said.reduce(|one, other| one && other)
+}
+
+/// Seconds, or the moment as an HTTP-date (RFC 9110, section 10.2.3). One that has passed means now.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = text(headers, &RETRY_AFTER)?;
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // More digits than a number has is as good as never.
+        return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
+    }
+    let at = httpdate::parse_http_date(text).ok()?;
+    Some(at.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn read(pairs: &[(&str, &str)], body: &str) -> Signals {
+        let pair = |(name, value): &(&str, &str)| {
+            (HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap())
+        };
+        let headers = pairs.iter().map(pair).collect();
+        // Sun, 06 Nov 1994 08:49:37 GMT, the moment of RFC 9110's example.
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        Signals::read(StatusCode::CONFLICT, &headers, body.as_bytes(), now)
+    }
+
+    #[test]
+    fn retry_after_in_both_forms() {
+        for (sent, seconds) in [
+            ("0", Some(0)),
+            ("120", Some(120)),
+            (" 7 ", Some(7)),
+            ("99999999999999999999999", Some(u64::MAX)),
+            ("Sun, 06 Nov 1994 08:49:47 GMT", Some(10)),
+            ("Sunday, 06-Nov-94 08:50:37 GMT", Some(60)),
+            ("Sun Nov  6 08:49:37 1994", Some(0)),
+            ("Sat, 05 Nov 1994 08:49:37 GMT", Some(0)),
+            ("-1", None),
+            ("1.5", None),
+            ("+3", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let read = read(&[("retry-after", sent)], "");
+            assert_eq!(read.retry_after, seconds.map(Duration::from_secs), "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn should_retry_under_both_names_and_no_wins() {
+        let (x, stripe) = ("x-should-retry", "stripe-should-retry");
+        for (pairs, said) in [
+            (vec![], None),
+            (vec![(x, "true")], Some(true)),
+            (vec![(stripe, "TRUE")], Some(true)),
+            (vec![(stripe, "false")], Some(false)),
+            (vec![(x, "true"), (stripe, "false")], Some(false)),
+            (vec![(x, "false"), (stripe, "true")], Some(false)),
+            (vec![(x, "perhaps")], None),
+        ] {
+            assert_eq!(read(&pairs, "").should_retry, said, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn the_code_comes_from_the_header_or_else_from_a_problem() {
+        let body = r#"{"code":"IDEMPOTENCY_REQUEST_IN_PROGRESS"}"#;
+        let problem = ("content-type", "Application/Problem+JSON; charset=utf-8");
+        for (pairs, body, code) in [
+            (vec![("idempotency-problem", "IDEMPOTENCY_OUTCOME_UNCERTAIN")], "", Some(Code::Uncertain)),
+            (vec![("idempotency-problem", "IDEMPOTENCY_BUSY"), problem], body, Some(Code::Busy)),
+            (vec![problem], body, Some(Code::InProgress)),
+            (vec![("idempotency-problem", "FROM_LATER"), problem], body, Some(Code::InProgress)),
+            (vec![("content-type", "application/json")], body, None),
+            (vec![problem], r#"{"code":"CARD_DECLINED"}"#, None),
+            (vec![problem], r#"{"code":7}"#, None),
+            (vec![problem], "not json", None),
+            (vec![], body, None),
+        ] {
+            assert_eq!(read(&pairs, body).code, code, "{pairs:?} {body}");
+        }
+    }
+
+    #[test]
+    fn a_replay_under_either_name() {
+        assert!(read(&[("idempotency-replayed", "true")], "").replayed);
+        assert!(read(&[("idempotent-replayed", "true")], "").replayed);
+        assert!(!read(&[("idempotency-replayed", "false")], "").replayed);
+    }
+}

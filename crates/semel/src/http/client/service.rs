@@ -1,0 +1,270 @@
+//! The client as a tower service over any transport, and the loop of attempts.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::Full;
+use tokio::time::Instant;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::attempt::{Got, attempt};
+use super::decide::{Decision, Known, Moment, Why, conclude, decide, leaves_doubt};
+use super::error::{Attempt, Attempts, BoxError, ClientError, GaveUp};
+use super::policy::RetryPolicy;
+use super::prepare::Prepared;
+use super::transport::{self, HttpTransport};
+use crate::http::body::EdgeBody;
+
+/// Sends each request until there is an answer, always with the same key.
+///
+/// The transport is any tower [`Service`] over [`http::Request`]`<Full<Bytes>>`; [`IdempotentClient::http`] is
+/// a ready-made one. Clones share the transport's connections if its own clones do.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// # let transport = tower::service_fn(|request: http::Request<http_body_util::Full<bytes::Bytes>>| async move {
+/// #     assert!(request.headers().contains_key("idempotency-key"));
+/// #     Ok::<_, std::io::Error>(http::Response::new(http_body_util::Full::new(bytes::Bytes::from("charged"))))
+/// # });
+/// use http_body_util::BodyExt;
+/// use semel::{Key, http::client::{Attempts, IdempotentClient}};
+///
+/// let client = IdempotentClient::new(transport);
+/// let request = http::Request::post("http://api.example/payments")
+///     .extension(Key::new("order-1001")?) // or nothing: a UUIDv7 is made
+///     .body(r#"{"amount": 4200}"#.to_owned())?;
+///
+/// let response = client.send(request).await?;
+/// assert_eq!(response.extensions().get::<Attempts>().unwrap().count(), 1);
+/// assert_eq!(response.into_body().collect().await?.to_bytes(), "charged");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+///
+/// Dropping the future gives up waiting, not the effect: what was sent may be carried out.
+#[derive(Clone)]
+pub struct IdempotentClient<S> {
+    transport: S,
+    retries: RetryLayer,
+}
+
+impl IdempotentClient<HttpTransport> {
+    /// Over hyper's pooling client, without TLS: for loopback, a sidecar or the gateway. For TLS give
+    /// [`new`](Self::new) a hyper client with the connector of your choice.
+    pub fn http() -> Self {
+        Self::new(transport::http())
+    }
+}
+
+impl<S> IdempotentClient<S> {
+    /// Over any transport, with the default [`RetryPolicy`].
+    pub fn new(transport: S) -> Self {
+        RetryLayer::default().layer(transport)
+    }
+
+    /// With another budget.
+    pub fn with_policy(mut self, policy: RetryPolicy) -> Self {
+        self.retries.policy = Arc::new(policy);
+        self
+    }
+
+    pub(super) fn policy(&self) -> &RetryPolicy {
+        &self.retries.policy
+    }
+
+    /// Sends the request until there is an answer or the budget is used up.
+    ///
+    /// An answer is whatever the service says for good: a refused card is one, too. What else can come is
+    /// [`ClientError`]. The response carries its [`Attempts`] in its extensions.
+    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<EdgeBody<R>>, ClientError>
+    where
+        B: Body<Data = Bytes>,
+        S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
+        S::Error: Into<BoxError>,
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        let prepared = Prepared::new(request, self.policy()).await.map_err(ClientError::Invalid)?;
+        self.send_prepared(&prepared).await
+    }
+
+    pub(super) async fn send_prepared<R>(
+        &self,
+        prepared: &Prepared,
+    ) -> Result<Response<EdgeBody<R>>, ClientError>
+    where
+        S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
+        S::Error: Into<BoxError>,
+        R: Body<Data = Bytes>,
+        R::Error: Into<BoxError>,
+    {
+        run(&mut self.transport.clone(), prepared, &self.retries).await
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotentClient<S>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+    S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError> + Send,
+{
+    type Response = Response<EdgeBody<R>>;
+    type Error = ClientError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ClientError>> + Send>>;
+
+    /// Always: whether the transport is ready is part of an attempt, and waiting for it part of the budget.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut transport, retries) = (self.transport.clone(), self.retries.clone());
+        Box::pin(async move {
+            let prepared = Prepared::new(request, &retries.policy).await.map_err(ClientError::Invalid)?;
+            run(&mut transport, &prepared, &retries).await
+        })
+    }
+}
+
+/// Puts an [`IdempotentClient`] around a transport.
+///
+/// ```
+/// use semel::http::client::{RetryLayer, RetryPolicy};
+/// use tower::{Layer, service_fn};
+/// # type Request = http::Request<http_body_util::Full<bytes::Bytes>>;
+///
+/// let layer = RetryLayer::new(RetryPolicy::default().attempts_max(3));
+/// let client = layer.layer(service_fn(|_: Request| async { Ok::<_, std::io::Error>(http::Response::new(String::new())) }));
+/// # let _ = client;
+/// ```
+#[derive(Clone)]
+pub struct RetryLayer {
+    policy: Arc<RetryPolicy>,
+    random: Arc<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl RetryLayer {
+    /// With this budget.
+    pub fn new(policy: RetryPolicy) -> Self {
+        Self { policy: Arc::new(policy), random: Arc::new(|| fastrand::u64(..)) }
+    }
+
+    /// Takes the chance in the waits from here: all 64 bits are used.
+    pub fn random(mut self, random: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        self.random = Arc::new(random);
+        self
+    }
+}
+
+impl Default for RetryLayer {
+    fn default() -> Self {
+        Self::new(RetryPolicy::default())
+    }
+}
+
+impl<S> Layer<S> for RetryLayer {
+    type Service = IdempotentClient<S>;
+
+    fn layer(&self, transport: S) -> IdempotentClient<S> {
+        IdempotentClient { transport, retries: self.clone() }
+    }
+}
+
+impl fmt::Debug for RetryLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryLayer").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for IdempotentClient<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotentClient").field("policy", &self.retries.policy).finish_non_exhaustive()
+    }
+}
+
+async fn run<S, R>(
+    transport: &mut S,
+    prepared: &Prepared,
+    retries: &RetryLayer,
+) -> Result<Response<EdgeBody<R>>, ClientError>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+    R::Error: Into<BoxError>,
+{
+    let policy = &*retries.policy;
+    let begin = Instant::now();
+    let sendable = prepared.sendable;
+    let mut attempts = Attempts::default();
+    let mut doubt = prepared.sent_before;
+    if sendable.is_zero() {
+        let gave_up =
+            GaveUp { key: prepared.key.clone(), why: Why::Retention, attempts, response: None, source: None };
+        let error = if doubt { ClientError::InDoubt } else { ClientError::NotSent };
+        return Err(error(Box::new(gave_up)));
+    }
+    loop {
+        let began = begin.elapsed();
+        let timeout = policy.attempt_timeout.min(policy.time_max.saturating_sub(began));
+        let (seen, got) = attempt(transport, prepared.request(), timeout, policy.answer_bytes_max).await;
+        let elapsed = begin.elapsed();
+        attempts.0.push(Attempt { began, took: elapsed - began, seen });
+
+        let made = attempts.count();
+        let left = sendable.saturating_sub(elapsed);
+        let moment = Moment { attempts: made, elapsed, sendable: left, random: (retries.random)() };
+        match decide(policy, &moment, &seen) {
+            Decision::Retry { after } => {
+                doubt |= leaves_doubt(&seen);
+                tracing::debug!(key = %prepared.key.short_hash(), attempt = made, ?seen, ?after, "trying again");
+                // The answer that is not wanted goes first: its connection is free for the next attempt.
+                drop(got);
+                tokio::time::sleep(after).await;
+            }
+            Decision::Stop { why } => {
+                return end(prepared, conclude(doubt, why, &seen), why, got, attempts, policy);
+            }
+        }
+    }
+}
+
+fn end<R: Body<Data = Bytes>>(
+    prepared: &Prepared,
+    known: Known,
+    why: Why,
+    got: Got<R>,
+    attempts: Attempts,
+    policy: &RetryPolicy,
+) -> Result<Response<EdgeBody<R>>, ClientError> {
+    let (response, source) = match got {
+        Got::Response(mut response) if known == Known::Answered => {
+            response.extensions_mut().insert(attempts);
+            return Ok(response);
+        }
+        Got::Response(response) => (Some(response.map(|body| start(body.data(), policy))), None),
+        Got::Error(error) => (None, Some(error)),
+        Got::Nothing => (None, None),
+    };
+    let gave_up = Box::new(GaveUp { key: prepared.key.clone(), why, attempts, response, source });
+    Err(match known {
+        Known::NotSent => ClientError::NotSent(gave_up),
+        Known::InDoubt => ClientError::InDoubt(gave_up),
+        // Answered without a response does not occur: only a response can be an answer.
+        Known::Refused | Known::Answered => ClientError::Refused(gave_up),
+    })
+}
+
+fn start(data: &Bytes, policy: &RetryPolicy) -> Bytes {
+    data.slice(..data.len().min(policy.answer_bytes_max))
+}

@@ -1,0 +1,10 @@
+//! The client against servers that lose, delay, refuse and forget.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod answers;
+mod budget;
+mod durable;
+mod durable_file;
+mod killed;
+mod own_layer;
+mod script;
