@@ -1,4 +1,5 @@
-//! The core table of what an idempotent edge must do, over real HTTP: duplicates, races, crashes, outages.
+//! The core table of what an idempotent edge must do, over real HTTP, on memory and on SQLite: duplicates,
+//! races, crashes, outages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,38 @@ use semel::{Effect, Found, Guard, Outcome, Owner, Retention, State, StoreDown, V
 use tokio::sync::Notify;
 
 use crate::world::{
-    Clock, Effects, Wire, app, call, charged, intent, layer, payments, record, state, status,
+    Clock, Effects, Kind, Wire, app, call, charged, intent, layer, payments, record, state, status,
 };
 
-#[tokio::test]
-async fn repeated_after_completion_the_response_is_replayed() {
+/// Each row on each store.
+macro_rules! rows {
+    ($($row:ident)*) => {
+        mod on_memory {
+            $(#[tokio::test] async fn $row() { super::$row(super::Kind::Memory).await })*
+        }
+        #[cfg(feature = "sqlite")]
+        mod on_sqlite {
+            $(#[tokio::test] async fn $row() { super::$row(super::Kind::Sqlite).await })*
+        }
+    };
+}
+
+rows! {
+    repeated_after_completion_the_response_is_replayed
+    the_same_key_with_another_payload_is_a_conflict
+    a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided
+    a_crash_after_the_effect_is_recovered_by_looking_it_up
+    a_store_outage_during_the_claim_follows_the_policy
+    a_claim_whose_answer_was_lost_runs_once
+    finishing_with_another_owners_token_is_refused
+    a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands
+    a_webhook_delivered_twice_is_processed_once
+    an_event_redelivered_over_http_runs_until_it_worked_and_never_again
+}
+
+async fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
     let effects = Effects::default();
-    let wire = Wire::to(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    let wire = Wire::to(app(layer(Clock::new().on(kind).await, payments()), &effects, charged)).await;
     let first = wire.pay("k", r#"{"amount":1}"#).await;
     let again = wire.pay("k", r#"{ "amount" : 1.0 }"#).await;
     assert_eq!((first.status, first.replayed(), again.replayed()), (201, false, true));
@@ -28,10 +54,9 @@ async fn repeated_after_completion_the_response_is_replayed() {
     assert_eq!(effects.count(), 1);
 }
 
-#[tokio::test]
-async fn the_same_key_with_another_payload_is_a_conflict() {
+async fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
     let effects = Effects::default();
-    let wire = Wire::to(app(layer(Clock::new().store(), payments()), &effects, charged)).await;
+    let wire = Wire::to(app(layer(Clock::new().on(kind).await, payments()), &effects, charged)).await;
     wire.pay("k", r#"{"amount":1}"#).await;
     let other = wire.pay("k", r#"{"amount":2}"#).await;
     assert_eq!((other.status, other.header("x-should-retry"), effects.count()), (409, "false", 1));
@@ -51,11 +76,10 @@ async fn claimed_and_died(store: &impl Store, wire: &Wire, effect: Effect) -> se
     }
 }
 
-#[tokio::test]
-async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided() {
+async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) {
     for (effect, after_lease) in [(Effect::Opaque, 409), (Effect::Keyed, 201)] {
         let (clock, effects) = (Clock::new(), Effects::default());
-        let store = clock.store();
+        let store = clock.on(kind).await;
         let answer = |n| if n == 1 { status(500) } else { charged(n) };
         let wire = Wire::to(app(layer(store.clone(), payments().effect(effect)), &effects, answer)).await;
         claimed_and_died(&store, &wire, effect).await;
@@ -66,10 +90,9 @@ async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided() {
     }
 }
 
-#[tokio::test]
-async fn a_crash_after_the_effect_is_recovered_by_looking_it_up() {
+async fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
     let (clock, effects) = (Clock::new(), Effects::default());
-    let store = clock.store();
+    let store = clock.on(kind).await;
     let lookup = |_| async {
         Found::Applied(Outcome::new(201, "found in the ledger").header("location", "/payments/7"))
     };
@@ -87,11 +110,10 @@ async fn a_crash_after_the_effect_is_recovered_by_looking_it_up() {
     assert_eq!((retry.header("location"), effects.count()), ("/payments/7", 1));
 }
 
-#[tokio::test]
-async fn a_store_outage_during_the_claim_follows_the_policy() {
+async fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
     for (policy, code, count) in [(StoreDown::Closed, 503, 0), (StoreDown::Open, 201, 1)] {
         for fault in [Fault::Refused, Fault::RequestLost, Fault::Hangs] {
-            let (store, effects) = (Clock::new().store(), Effects::default());
+            let (store, effects) = (Clock::new().on(kind).await, Effects::default());
             let faulty =
                 Faulty::new(store, move |asked| if asked == Call::Claim { fault } else { Fault::None });
             let mut limits = semel::guard::Limits::default();
@@ -110,9 +132,8 @@ async fn a_store_outage_during_the_claim_follows_the_policy() {
     }
 }
 
-#[tokio::test]
-async fn a_claim_whose_answer_was_lost_runs_once() {
-    let (store, effects) = (Clock::new().store(), Effects::default());
+async fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
+    let (store, effects) = (Clock::new().on(kind).await, Effects::default());
     let lost = Arc::new(AtomicBool::new(false));
     let faulty = Faulty::new(store, move |asked| match asked {
         Call::Claim if !lost.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
@@ -123,9 +144,8 @@ async fn a_claim_whose_answer_was_lost_runs_once() {
     assert_eq!((got.status, got.replayed(), effects.count()), (201, false, 1));
 }
 
-#[tokio::test]
-async fn finishing_with_another_owners_token_is_refused() {
-    let (store, effects) = (Clock::new().store(), Effects::default());
+async fn finishing_with_another_owners_token_is_refused(kind: Kind) {
+    let (store, effects) = (Clock::new().on(kind).await, Effects::default());
     let wire = Wire::to(app(layer(store.clone(), payments()), &effects, |_| status(500))).await;
     let mut ticket = claimed_and_died(&store, &wire, Effect::Opaque).await;
     ticket.owner = Owner::random();
@@ -135,10 +155,9 @@ async fn finishing_with_another_owners_token_is_refused() {
     assert_eq!(state(&store, "k").await, Some(State::InProgress));
 }
 
-#[tokio::test]
-async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands() {
+async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands(kind: Kind) {
     let (clock, effects) = (Clock::new(), Effects::default());
-    let store = clock.store();
+    let store = clock.on(kind).await;
     let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (starts, goes, happened) = (Arc::clone(&started), Arc::clone(&go), effects.clone());
     let handler = move || async move {
@@ -169,12 +188,11 @@ async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_tha
     );
 }
 
-#[tokio::test]
-async fn a_webhook_delivered_twice_is_processed_once() {
+async fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
     let effects = Effects::default();
     let happened = effects.clone();
     let handler = move || async move { happened.happen().to_string().into_response() };
-    let layer = IdempotencyLayer::builder(Guard::new(Clock::new().store()))
+    let layer = IdempotencyLayer::builder(Guard::new(Clock::new().on(kind).await))
         .single_tenant()
         .header("webhook-id".parse().unwrap())
         .rule(semel::http::Rule::on("POST /hooks/{provider}").name("hook.receive"))
@@ -190,11 +208,10 @@ async fn a_webhook_delivered_twice_is_processed_once() {
     assert_eq!(effects.count(), 1);
 }
 
-#[tokio::test]
-async fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again() {
+async fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again(kind: Kind) {
     // A broker's push: the event's id is the key, delivered at least once.
     let effects = Effects::default();
-    let layer = layer(Clock::new().store(), payments());
+    let layer = layer(Clock::new().on(kind).await, payments());
     let answer = |n| if n == 1 { status(500) } else { charged(n) };
     let wire = Wire::to(app(layer, &effects, answer)).await;
     let mut answers = Vec::new();

@@ -16,7 +16,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use semel::http::{Builder, IdempotencyLayer, Rule};
 use semel::store::memory::MemoryStore;
-use semel::store::{Record, Store};
+use semel::store::{AnyStore, Record, Store};
 use semel::{Guard, Intent, Key, Operation, Scope, State, StoreTime};
 use tower::ServiceExt;
 
@@ -34,18 +34,46 @@ impl Effects {
     }
 }
 
-/// A clock the test moves.
+/// Which store a test runs on.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Memory,
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+/// A clock the test moves, and what goes with it.
 #[derive(Clone)]
-pub struct Clock(Arc<AtomicU64>);
+pub struct Clock(Arc<AtomicU64>, Arc<std::sync::OnceLock<tempfile::TempDir>>);
 
 impl Clock {
     pub fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(1_800_000_000_000)))
+        Self(Arc::new(AtomicU64::new(1_800_000_000_000)), Arc::default())
     }
 
     pub fn store(&self) -> MemoryStore {
         let clock = self.clone();
-        MemoryStore::with_clock(move || StoreTime(clock.0.load(Ordering::SeqCst)))
+        MemoryStore::with_clock(move || clock.now())
+    }
+
+    fn now(&self) -> StoreTime {
+        StoreTime(self.0.load(Ordering::SeqCst))
+    }
+
+    /// A store on this clock; its file lives as long as the clock, or as the store if that was opened in
+    /// passing.
+    pub async fn on(&self, kind: Kind) -> AnyStore {
+        match kind {
+            Kind::Memory => AnyStore::new(self.store()),
+            #[cfg(feature = "sqlite")]
+            Kind::Sqlite => {
+                let (clock, directory) = (self.clone(), self.1.get_or_init(|| tempfile::tempdir().unwrap()));
+                let options = semel::store::sqlite::SqliteStore::options();
+                // The store keeps its clock, all of it, and the clock the directory.
+                let options = options.clock(move || clock.now());
+                AnyStore::new(options.open(directory.path().join("semel.db")).await.unwrap())
+            }
+        }
     }
 
     pub fn advance_ms(&self, ms: u64) {
