@@ -4,6 +4,7 @@
 //! - [`proxy`]: a TCP proxy that cuts, delays, hangs and drops answers.
 //! - [`child`]: a child process that is stopped or killed at a named crash point.
 //! - [`ledger`]: an append-and-fsync file that counts how often an effect really happened.
+//! - [`python`]: a private Python with packages, for clients nobody here wrote.
 //! - [`seed`]: chance that can be replayed.
 //!
 //! Plain threads and blocking calls throughout: it serves tests of any kind, with a runtime or
@@ -12,5 +13,6 @@
 pub mod child;
 pub mod ledger;
 pub mod proxy;
+pub mod python;
 pub mod seed;
 pub mod services;
