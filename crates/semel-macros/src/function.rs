@@ -2,6 +2,7 @@
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
+use syn::spanned::Spanned;
 use syn::{
     Error, Expr, FnArg, GenericArgument, GenericParam, ItemFn, Lifetime, Pat, PathArguments, Receiver,
     ReceiverKind, Result, ReturnType, Type, parse_quote,
@@ -24,10 +25,14 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
         Error::new(Span::call_site(), message)
     })?;
     let ItemFn { sig, block, .. } = &function;
-    if let ReturnType::Default = sig.output {
-        let message = "an idempotent function returns a `Result<T, E>` where `E: From<semel::OnceError>`";
-        return Err(Error::new_spanned(&sig.ident, message));
-    }
+    let given = match &sig.output {
+        ReturnType::Type(_, ty) if matches!(**ty, Type::Path(_)) => ty.span(),
+        other => {
+            let message = "an idempotent function returns a `Result<T, E>` where `E: From<semel::OnceError>`";
+            let at = if let ReturnType::Type(_, ty) = other { ty.span() } else { sig.ident.span() };
+            return Err(Error::new(at, message));
+        }
+    };
     for parameter in &sig.generics.params {
         if let GenericParam::Lifetime(lifetime) = parameter {
             let message = "the work outlives its caller, so there are no lifetimes here; let arguments own what they hold, and leave the lifetime of a borrowed `guard`, `scope` or `key` out";
@@ -67,9 +72,11 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     let attempt = options.attempt.as_ref().map_or_else(|| quote!(_), ToTokens::to_token_stream);
     // Resolved here and not in the body: whatever the body calls `call` is its own.
     let call = Ident::new("call", Span::mixed_site());
+    // Where the compiler does not agree with a value or an error type, it shall point to where they were written.
+    let run = Ident::new("run", given);
     function.block = parse_quote!({
         let #call = #declared.call(&#guard, &#scope, &#key, &(#(&#asked,)*));
-        #call.run(move |#attempt| async move #block).await
+        #call.#run(move |#attempt| async move #block).await
     });
     Ok(function.into_token_stream())
 }

@@ -12,6 +12,11 @@ fn not_async(guard: &Guard<MemoryStore>, scope: &Scope, key: &Key) -> Result<u32
 #[idempotent(operation = "pay", guard = guard, scope = scope, key = key)]
 async fn no_result(guard: &Guard<MemoryStore>, scope: &Scope, key: &Key) {}
 
+#[idempotent(operation = "pay", guard = guard, scope = scope, key = key)]
+async fn a_pair(guard: &Guard<MemoryStore>, scope: &Scope, key: &Key) -> (u32, OnceError) {
+    1
+}
+
 #[idempotent(operation = "pay")]
 struct NoFunction;
 
