@@ -17,6 +17,9 @@ use super::seen::{Seen, Signals};
 use super::transport::never_sent;
 use crate::http::body::{self, EdgeBody, Extent};
 
+/// Longer than anybody waits, and short enough to be added to any moment.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
+
 /// What is left in hand after an attempt.
 pub(super) enum Got<R: Body> {
     Response(Response<EdgeBody<R>>),
@@ -36,7 +39,7 @@ where
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
     match timeout_at(deadline, poll_fn(|cx| transport.poll_ready(cx))).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return (Seen::NotSent, Got::Error(error.into())),
