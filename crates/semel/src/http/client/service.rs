@@ -210,7 +210,7 @@ where
     let mut doubt = prepared.sent_before;
     if prepared.sendable.is_zero() {
         let known = if doubt { Known::InDoubt } else { Known::NotSent };
-        return end(prepared, known, Why::Retention, Got::Nothing, attempts, policy);
+        return end(prepared, known, Why::Retention, Got::nothing(), attempts, policy);
     }
     loop {
         let began = age.waited();
@@ -266,16 +266,14 @@ fn end<R: Body<Data = Bytes>>(
     attempts: Attempts,
     policy: &RetryPolicy,
 ) -> Result<Response<EdgeBody<R>>, ClientError> {
-    let (response, source) = match got {
-        Got::Response(mut response) if known == Known::Answered => {
+    let response = match got.response {
+        Some(mut response) if known == Known::Answered => {
             response.extensions_mut().insert(attempts);
             return Ok(response);
         }
-        Got::Response(response) => (Some(response.map(|body| start(body.data(), policy))), None),
-        Got::Error(error) => (None, Some(error)),
-        Got::Nothing => (None, None),
+        response => response.map(|response| response.map(|body| start(body.data(), policy))),
     };
-    let gave_up = Box::new(GaveUp { key: prepared.key.clone(), why, attempts, response, source });
+    let gave_up = Box::new(GaveUp { key: prepared.key.clone(), why, attempts, response, source: got.error });
     Err(match known {
         Known::NotSent => ClientError::NotSent(gave_up),
         Known::InDoubt => ClientError::InDoubt(gave_up),
