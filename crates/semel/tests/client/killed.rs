@@ -14,6 +14,8 @@ use crate::durable::place;
 use crate::own_layer;
 use crate::script::*;
 
+/// Bounds every wait; nothing is judged by it.
+const SOON: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_millis(300);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,20 +31,26 @@ async fn killed_after_sending_it_is_resumed_and_took_effect_once() {
         .env("SEMEL_TEST_FILE", &place.path)
         .env("SEMEL_TEST_URI", format!("http://{}/payments", proxy.addr()));
     let mut child = Child::spawn(command, None).unwrap();
-    while effects.load(Ordering::SeqCst) == 0 || proxy.dropped() == 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let sent = async {
+        while effects.load(Ordering::SeqCst) == 0 || proxy.dropped() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(SOON, sent).await.expect("the child sends");
     child.kill().unwrap();
 
     let client = DurableClient::builder(client(policy())).lease(LEASE).open(&place.path).await.unwrap();
     // The dead one's claim runs out by itself.
-    let end = loop {
-        let mut resume = client.resume::<Incoming>(10).await.unwrap();
-        match resume.ended.pop() {
-            Some(resumed) => break resumed.end,
-            None => tokio::time::sleep(Duration::from_millis(20)).await,
+    let resumed = async {
+        loop {
+            let mut resume = client.resume::<Incoming>(10).await.unwrap();
+            match resume.ended.pop() {
+                Some(resumed) => break resumed.end,
+                None => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
         }
     };
+    let end = tokio::time::timeout(SOON, resumed).await.expect("it was written down");
     let End::Answered(response) = end else { panic!("{end:?}") };
     assert_eq!(response.headers()["idempotency-replayed"], "true");
     assert_eq!(text(*response).await, "charged 1");

@@ -6,5 +6,7 @@ mod budget;
 mod durable;
 mod durable_file;
 mod killed;
+#[cfg(feature = "reqwest")]
+mod over_reqwest;
 mod own_layer;
 mod script;

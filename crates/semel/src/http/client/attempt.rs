@@ -17,11 +17,27 @@ use super::seen::{Seen, Signals};
 use super::transport::never_sent;
 use crate::http::body::{self, EdgeBody, Extent};
 
-/// What is left in hand after an attempt.
-pub(super) enum Got<R: Body> {
-    Response(Response<EdgeBody<R>>),
-    Error(BoxError),
-    Nothing,
+/// Longer than anybody waits, and short enough to be added to any moment.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// What is left in hand after an attempt: one of them, or neither.
+pub(super) struct Got<R: Body> {
+    pub(super) response: Option<Response<EdgeBody<R>>>,
+    pub(super) error: Option<BoxError>,
+}
+
+impl<R: Body> Got<R> {
+    pub(super) fn nothing() -> Self {
+        Self { response: None, error: None }
+    }
+
+    fn response(response: Response<EdgeBody<R>>) -> Self {
+        Self { response: Some(response), error: None }
+    }
+
+    fn error(error: impl Into<BoxError>) -> Self {
+        Self { response: None, error: Some(error.into()) }
+    }
 }
 
 pub(super) async fn attempt<S, R>(
@@ -36,20 +52,20 @@ where
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,
 {
-    let deadline = Instant::now() + timeout;
+    let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
     match timeout_at(deadline, poll_fn(|cx| transport.poll_ready(cx))).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return (Seen::NotSent, Got::Error(error.into())),
-        Err(_) => return (Seen::NotSent, Got::Nothing),
+        Ok(Err(error)) => return (Seen::NotSent, Got::error(error)),
+        Err(_) => return (Seen::NotSent, Got::nothing()),
     }
     let response = match timeout_at(deadline, transport.call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let error = error.into();
             let seen = if never_sent(&*error) { Seen::NotSent } else { Seen::Lost };
-            return (seen, Got::Error(error));
+            return (seen, Got::error(error));
         }
-        Err(_) => return (Seen::TimedOut, Got::Nothing),
+        Err(_) => return (Seen::TimedOut, Got::nothing()),
     };
     let (head, body) = response.into_parts();
     let signals =
@@ -57,17 +73,17 @@ where
     // Its end is not what its readers wait for.
     if head.status.is_success() && is_event_stream(&head.headers) {
         let seen = signals(&[]);
-        return (seen, Got::Response(Response::from_parts(head, EdgeBody::untouched(body))));
+        return (seen, Got::response(Response::from_parts(head, EdgeBody::untouched(body))));
     }
     let left = deadline.saturating_duration_since(Instant::now());
     let (extent, body) = body::read(body, answer_bytes_max, Some(left)).await;
     match extent {
         Extent::Error => (Seen::Lost, broken(body).await),
         // Not the bound in bytes, then the one in time: the answer stopped half way.
-        Extent::Bound if Instant::now() >= deadline => (Seen::TimedOut, Got::Nothing),
+        Extent::Bound if Instant::now() >= deadline => (Seen::TimedOut, Got::nothing()),
         Extent::Whole | Extent::Trailers | Extent::Bound => {
             let seen = signals(body.data());
-            (seen, Got::Response(Response::from_parts(head, body)))
+            (seen, Got::response(Response::from_parts(head, body)))
         }
     }
 }
@@ -85,8 +101,8 @@ where
 {
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
         if let Err(error) = frame {
-            return Got::Error(error.into());
+            return Got::error(error);
         }
     }
-    Got::Nothing
+    Got::nothing()
 }

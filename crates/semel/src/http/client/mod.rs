@@ -34,6 +34,8 @@ pub mod decide;
 #[cfg(feature = "sqlite")]
 pub mod durable;
 mod error;
+#[cfg(feature = "reqwest")]
+mod over_reqwest;
 mod policy;
 mod prepare;
 mod seen;
@@ -41,6 +43,8 @@ mod service;
 mod transport;
 
 pub use error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
+#[cfg(feature = "reqwest")]
+pub use over_reqwest::ReqwestTransport;
 pub use policy::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, RetryPolicy};
 pub use prepare::FirstSent;
 pub use seen::{Seen, Signals};

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -204,38 +205,56 @@ where
     R::Error: Into<BoxError>,
 {
     let policy = &*retries.policy;
-    let begin = Instant::now();
-    let sendable = prepared.sendable;
+    let age = Age { began: Instant::now(), wall: SystemTime::now() };
     let mut attempts = Attempts::default();
     let mut doubt = prepared.sent_before;
-    if sendable.is_zero() {
-        let gave_up =
-            GaveUp { key: prepared.key.clone(), why: Why::Retention, attempts, response: None, source: None };
-        let error = if doubt { ClientError::InDoubt } else { ClientError::NotSent };
-        return Err(error(Box::new(gave_up)));
+    if prepared.sendable.is_zero() {
+        let known = if doubt { Known::InDoubt } else { Known::NotSent };
+        return end(prepared, known, Why::Retention, Got::nothing(), attempts, policy);
     }
     loop {
-        let began = begin.elapsed();
+        let began = age.waited();
         let timeout = policy.attempt_timeout.min(policy.time_max.saturating_sub(began));
         let (seen, got) = attempt(transport, prepared.request(), timeout, policy.answer_bytes_max).await;
-        let elapsed = begin.elapsed();
+        let elapsed = age.waited();
         attempts.0.push(Attempt { began, took: elapsed - began, seen });
 
         let made = attempts.count();
-        let left = sendable.saturating_sub(elapsed);
-        let moment = Moment { attempts: made, elapsed, sendable: left, random: (retries.random)() };
-        match decide(policy, &moment, &seen) {
+        let sendable = prepared.sendable.saturating_sub(age.passed());
+        let moment = Moment { attempts: made, elapsed, sendable, random: (retries.random)() };
+        let why = match decide(policy, &moment, &seen) {
+            Decision::Stop { why } => Some(why),
             Decision::Retry { after } => {
-                doubt |= leaves_doubt(&seen);
                 tracing::debug!(key = %prepared.key.short_hash(), attempt = made, ?seen, ?after, "trying again");
-                // The answer that is not wanted goes first: its connection is free for the next attempt.
-                drop(got);
                 tokio::time::sleep(after).await;
+                // Asked again: a machine that slept as well wakes up later than it meant to.
+                let late = age.waited() >= policy.time_max;
+                let forgotten = (age.passed() >= prepared.sendable).then_some(Why::Retention);
+                forgotten.or(late.then_some(Why::Time))
             }
-            Decision::Stop { why } => {
-                return end(prepared, conclude(doubt, why, &seen), why, got, attempts, policy);
-            }
+        };
+        if let Some(why) = why {
+            return end(prepared, conclude(doubt, why, &seen), why, got, attempts, policy);
         }
+        doubt |= leaves_doubt(&seen);
+    }
+}
+
+/// How long it has been.
+struct Age {
+    began: Instant,
+    wall: SystemTime,
+}
+
+impl Age {
+    /// For the caller.
+    fn waited(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// For the server: the clock that stands still while the machine sleeps does not count alone.
+    fn passed(&self) -> Duration {
+        self.waited().max(self.wall.elapsed().unwrap_or_default())
     }
 }
 
@@ -247,16 +266,14 @@ fn end<R: Body<Data = Bytes>>(
     attempts: Attempts,
     policy: &RetryPolicy,
 ) -> Result<Response<EdgeBody<R>>, ClientError> {
-    let (response, source) = match got {
-        Got::Response(mut response) if known == Known::Answered => {
+    let response = match got.response {
+        Some(mut response) if known == Known::Answered => {
             response.extensions_mut().insert(attempts);
             return Ok(response);
         }
-        Got::Response(response) => (Some(response.map(|body| start(body.data(), policy))), None),
-        Got::Error(error) => (None, Some(error)),
-        Got::Nothing => (None, None),
+        response => response.map(|response| response.map(|body| start(body.data(), policy))),
     };
-    let gave_up = Box::new(GaveUp { key: prepared.key.clone(), why, attempts, response, source });
+    let gave_up = Box::new(GaveUp { key: prepared.key.clone(), why, attempts, response, source: got.error });
     Err(match known {
         Known::NotSent => ClientError::NotSent(gave_up),
         Known::InDoubt => ClientError::InDoubt(gave_up),
