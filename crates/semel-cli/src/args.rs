@@ -1,5 +1,6 @@
 //! What the command line looks like.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -24,15 +25,15 @@ Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
 
 Examples:
   semel demo                                          what semel does, in ten seconds
+  semel gateway --upstream http://127.0.0.1:3000 --single-tenant
   semel ls --state uncertain                          what needs a person
   semel show 9c8722d0f190                             one intent, and what can be done about it
   semel resolve 9c8722d0f190 --not-applied --by ana --why 'not in the provider dashboard'"
 )]
 pub(crate) struct Cli {
-    /// Where intents are remembered
-    #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true,
-          default_value = STORE_DEFAULT)]
-    pub(crate) store: String,
+    /// Where intents are remembered [default: sqlite:semel.db]
+    #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
     /// JSON instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -49,6 +50,7 @@ pub(crate) enum Command {
     Sweep(Sweep),
     Migrate(Migrate),
     Demo(Demo),
+    Gateway(Box<Gateway>),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -239,6 +241,68 @@ pub(crate) struct Migrate {
     /// Show the SQL and touch nothing
     #[arg(long)]
     pub(crate) print: bool,
+}
+
+/// Guard a service in any language, as a reverse proxy in front of it
+///
+/// Requests with an Idempotency-Key reach the service once; every retry gets the same answer. Everything else passes
+/// through untouched. Operations, limits and timeouts are set in a file; see docs/gateway.md.
+///
+/// A setting of the file is overridden by the environment, and that by a flag. The addresses that are listened on are
+/// printed on stdout, one a line; the log goes to stderr. SIGTERM and SIGINT drain: exit code 0 if nothing was left
+/// under way, 1 if something was.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  semel gateway --upstream http://127.0.0.1:3000 --single-tenant
+  semel gateway --upstream http://127.0.0.1:3000 --tenant header:X-Tenant-Id --require-key
+  semel gateway --upstream http://127.0.0.1:3000 --authorize 'GET /whoami' --tenant auth:X-User-Id
+  semel gateway --config gateway.toml --check
+  semel gateway --config gateway.toml --shadow")]
+pub(crate) struct Gateway {
+    /// The service: http://HOST:PORT
+    #[arg(long, value_name = "URL", env = "SEMEL_UPSTREAM", hide_env = true)]
+    pub(crate) upstream: Option<String>,
+    /// Where clients connect [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", env = "SEMEL_LISTEN", hide_env = true)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Where health, metrics and the API's description are [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDRESS", env = "SEMEL_ADMIN", hide_env = true)]
+    pub(crate) admin: Option<SocketAddr>,
+    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
+    #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) admin_insecure: Option<bool>,
+    /// Operations, limits and timeouts, in TOML
+    #[arg(long, value_name = "FILE", env = "SEMEL_CONFIG", hide_env = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Say what is wrong with the settings, or print them all, and do nothing
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Forward everything, block nothing, and report what would have become of it
+    #[arg(long, env = "SEMEL_SHADOW", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) shadow: Option<bool>,
+    /// Refuse POST and PATCH without a key
+    #[arg(long, env = "SEMEL_REQUIRE_KEY", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) require_key: Option<bool>,
+    /// All requests belong to one tenant
+    #[arg(long, env = "SEMEL_SINGLE_TENANT", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) single_tenant: Option<bool>,
+    /// Whose a request is: header:X-Tenant-Id, or auth:X-User-Id from the answer to --authorize
+    #[arg(long, value_name = "WHERE", env = "SEMEL_TENANT", hide_env = true)]
+    pub(crate) tenant: Option<String>,
+    /// Ask the service with the caller's credentials before anything is claimed or replayed: 'GET /whoami'
+    #[arg(long, value_name = "QUESTION", env = "SEMEL_AUTHORIZE", hide_env = true)]
+    pub(crate) authorize: Option<String>,
+    /// How clients are answered: classic, ietf or stripe [default: classic]
+    #[arg(long, env = "SEMEL_PROFILE", hide_env = true)]
+    pub(crate) profile: Option<String>,
+    /// What is logged: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL", env = "SEMEL_LOG", hide_env = true)]
+    pub(crate) log: Option<String>,
 }
 
 /// See it work: crashes, duplicates and impatient callers, judged by a ledger

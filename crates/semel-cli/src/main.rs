@@ -1,4 +1,4 @@
-//! The `semel` command: see it work, look at intents, decide about them, look after the store.
+//! The `semel` command: guard a service, see it work, look at intents, decide about them, look after the store.
 
 mod advice;
 mod args;
@@ -6,6 +6,7 @@ mod decide;
 mod demo;
 mod duration;
 mod failure;
+mod gateway;
 mod ls;
 mod migrate;
 mod moment;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use semel::store;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, STORE_DEFAULT};
 use crate::failure::Failed;
 
 fn main() -> ExitCode {
@@ -50,6 +51,10 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             .enable_all()
             .build()?
             .block_on(demo::run(args, cli.json)),
+        Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(gateway::run(args, cli.store.as_deref(), cli.json)),
         Command::DemoWorker(args) => {
             tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(demo::work(args))
         }
@@ -58,7 +63,7 @@ fn run(cli: &Cli) -> Result<(), Failed> {
 }
 
 async fn operate(cli: &Cli) -> Result<(), Failed> {
-    let (url, json) = (cli.store.as_str(), cli.json);
+    let (url, json) = (cli.store.as_deref().unwrap_or(STORE_DEFAULT), cli.json);
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
@@ -69,8 +74,10 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
         Command::Release(args) => decide::release(&store, args, url, json).await,
         Command::Sweep(args) => sweep::run(&store, args, json).await,
-        Command::Migrate(_) | Command::Completions { .. } | Command::Demo(_) | Command::DemoWorker(_) => {
-            Ok(())
-        }
+        Command::Migrate(_)
+        | Command::Completions { .. }
+        | Command::Demo(_)
+        | Command::Gateway(_)
+        | Command::DemoWorker(_) => Ok(()),
     }
 }

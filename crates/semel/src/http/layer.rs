@@ -41,6 +41,10 @@ impl<S: Store> IdempotencyLayer<S> {
         Self { shared: Arc::new(shared) }
     }
 
+    pub(super) fn shared(&self) -> &Shared<S> {
+        &self.shared
+    }
+
     /// The status resource that a 202 points to, to be mounted where
     /// [`status_at`](Builder::status_at) says.
     pub fn status_service(&self) -> StatusService<S> {

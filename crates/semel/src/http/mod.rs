@@ -28,6 +28,7 @@
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
 //! | `rule`, `route`, `operations` | [`Rule`]: what holds for one operation, and which requests it is |
 //! | `admit` | before anything is claimed: key, scope, body, fingerprint |
+//! | `look` | [`Look`]: what will become of a request, told by its head |
 //! | `service` | claimed, run and answered, or answered from the record |
 //! | `work` | the call of the inner service, as a task that outlives its caller |
 //! | `body` | bodies, read up to a bound and handed on untouched |
@@ -71,6 +72,7 @@ mod failure;
 pub mod headers;
 mod key;
 mod layer;
+mod look;
 mod operations;
 mod problem;
 mod profile;
@@ -93,6 +95,7 @@ pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;
 pub use failure::On5xx;
 pub use layer::IdempotencyLayer;
+pub use look::Look;
 pub use problem::Code;
 pub use profile::Profile;
 pub use rule::{BODY_BYTES_MAX, KeyRule, RESPONSE_BYTES_MAX, RESPONSE_TIME_MAX, Rule};

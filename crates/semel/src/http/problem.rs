@@ -104,7 +104,8 @@ impl Code {
         }
     }
 
-    fn title(self) -> &'static str {
+    /// What it is, in a few words.
+    pub fn title(self) -> &'static str {
         match self {
             Self::KeyMissing => "An idempotency key is required",
             Self::KeyInvalid => "The idempotency key is not valid",
@@ -127,14 +128,15 @@ impl Code {
     }
 
     /// Whether the same request may be sent again by a machine.
-    fn retryable(self) -> bool {
+    pub fn retryable(self) -> bool {
         matches!(
             self,
             Self::InProgress | Self::AttemptFailed | Self::StoreUnavailable | Self::Busy | Self::Draining
         )
     }
 
-    fn status(self, profile: Profile) -> StatusCode {
+    /// The status it is answered with, where nothing else is known.
+    pub fn status(self, profile: Profile) -> StatusCode {
         match self {
             Self::KeyMissing | Self::KeyInvalid | Self::ScopeMissing | Self::BodyUnreadable => {
                 StatusCode::BAD_REQUEST

@@ -1,0 +1,124 @@
+//! Asking upstream whether the caller may, before anything is claimed or replayed.
+//!
+//! A replay is an answer too: who is not allowed to ask must not get it. Only upstream knows who is allowed, so
+//! it is asked with the caller's own credentials, like nginx's `auth_request` does.
+
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
+
+use super::body::{Payload, collected, whole};
+use super::forward::{Forward, Peer};
+use super::hop;
+use super::problem::{Problem, Trouble};
+use super::text::Question;
+use super::upstream::Failed;
+
+/// Most that is read of an answer nobody will see, to keep its connection.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
+
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+
+/// Whom upstream took the caller for, in the extensions of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Principal(pub(super) HeaderValue);
+
+/// What upstream said.
+pub(super) enum Allowed {
+    Yes(Option<Principal>),
+    /// Its own answer, to be passed on.
+    No(Box<Response<Payload>>),
+    /// Nobody knows.
+    Failed(Problem),
+}
+
+/// The question, and what of the caller goes with it.
+#[derive(Clone)]
+pub(super) struct Authorize {
+    pub(super) question: Question,
+    pub(super) headers: Vec<HeaderName>,
+    /// The answer's header that names the principal.
+    pub(super) principal: Option<HeaderName>,
+    pub(super) forward: Forward,
+}
+
+impl Authorize {
+    /// Asks. Nothing of it is remembered: a permission may be withdrawn between two retries.
+    pub(super) async fn ask(&self, parts: &Parts) -> Allowed {
+        let counted = &self.forward.counted;
+        let request = match self.request(parts) {
+            Ok(request) => self.forward.address(request),
+            Err(error) => {
+                tracing::error!(%error, "authorize cannot be asked");
+                return Allowed::Failed(Trouble::AuthorizeFailed.into());
+            }
+        };
+        let mut response = match self.forward.upstream.send(request).await {
+            Ok(response) => response,
+            Err(failed) => {
+                tracing::warn!(%failed, "authorize was not answered; nothing was claimed");
+                counted.authorize("failed");
+                let timed_out = matches!(failed, Failed::Unknown { timed_out: true, .. });
+                let status = if timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
+                return Allowed::Failed(Problem::from(Trouble::AuthorizeFailed).status(status));
+            }
+        };
+        hop::strip(response.headers_mut());
+        if !response.status().is_success() {
+            counted.authorize("refused");
+            return Allowed::No(Box::new(response));
+        }
+        let principal = match &self.principal {
+            None => None,
+            Some(name) => match only(response.headers(), name) {
+                Some(value) => Some(Principal(value)),
+                None => {
+                    tracing::error!(header = %name, "authorize was answered without the header that names the tenant");
+                    counted.authorize("failed");
+                    return Allowed::Failed(Trouble::AuthorizeFailed.into());
+                }
+            },
+        };
+        counted.authorize("allowed");
+        // Read to its end, so that the connection can be used again.
+        let _ = collected(response.into_body(), ANSWER_BYTES_MAX).await;
+        Allowed::Yes(principal)
+    }
+
+    fn request(&self, parts: &Parts) -> Result<Request<Payload>, http::Error> {
+        let builder = Request::builder().method(&self.question.method).uri(&self.question.path);
+        let mut request = builder.body(whole(""))?;
+        if let Some(peer) = parts.extensions.get::<Peer>() {
+            request.extensions_mut().insert(*peer);
+        }
+        let headers = request.headers_mut();
+        let credentials = [header::AUTHORIZATION, header::COOKIE, header::HOST];
+        for name in credentials.iter().chain(&self.headers) {
+            for value in parts.headers.get_all(name) {
+                headers.append(name, value.clone());
+            }
+        }
+        if !headers.contains_key(header::HOST)
+            && let Some(authority) = parts.uri.authority()
+        {
+            headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
+        }
+        for (name, value) in hop::forwarded_of(&parts.headers) {
+            headers.append(name, value);
+        }
+        // What for, where upstream's permissions depend on it.
+        headers.insert(X_FORWARDED_METHOD, HeaderValue::from_str(parts.method.as_str())?);
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        headers.insert(X_FORWARDED_URI, HeaderValue::from_str(path)?);
+        Ok(request)
+    }
+}
+
+fn only(headers: &HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(value), None) => Some(value.clone()),
+        _ => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! One request, sent on; and what its claim is told when that fails.
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use http::header::{self, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Request, Response, Uri, Version};
+use http_body_util::BodyExt;
+use semel::http::{ClaimHandle, EdgeBody};
+use tower_service::Service;
+
+use super::body::Payload;
+use super::hop;
+use super::metrics::Counted;
+use super::quota::Quotas;
+use super::upstream::{Failed, Upstream};
+
+/// Who asks, as the gateway knows it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    pub(super) address: IpAddr,
+    pub(super) trusted: bool,
+}
+
+/// Told when a request turned out to be the first of its intent.
+#[derive(Clone, Default, Debug)]
+pub(super) struct FirstRun(Arc<AtomicBool>);
+
+impl FirstRun {
+    pub(super) fn happened(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Why there is no answer, and whose request it was.
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) failed: Failed,
+    /// The operation, where the request was guarded.
+    pub(super) operation: Option<String>,
+}
+
+/// Sends requests on.
+#[derive(Clone)]
+pub(super) struct Forward {
+    pub(super) upstream: Upstream,
+    pub(super) keep_host: bool,
+    pub(super) counted: Counted,
+    pub(super) quotas: Quotas,
+}
+
+impl Forward {
+    /// Makes a request fit for upstream: nothing of the client's connection, and who asked.
+    pub(super) fn address<B>(&self, mut request: Request<B>) -> Request<B> {
+        let peer = request.extensions().get::<Peer>().copied();
+        let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+        *request.version_mut() = Version::HTTP_11;
+        let headers = request.headers_mut();
+        hop::strip(headers);
+        // hyper has said "continue" by itself.
+        headers.remove(header::EXPECT);
+        let host = match authority {
+            Some(authority) => HeaderValue::from_str(&authority).ok(),
+            None => headers.get(header::HOST).cloned(),
+        };
+        if let Some(Peer { address, trusted }) = peer {
+            hop::forwarded(headers, address, trusted, host.as_ref());
+        }
+        let ours = || HeaderValue::from_str(self.upstream.authority().as_str()).ok();
+        if let Some(host) = host.filter(|_| self.keep_host).or_else(ours) {
+            headers.insert(header::HOST, host);
+        }
+        request
+    }
+
+    /// Sends a request on, under its claim where it has one.
+    pub(super) async fn send(self, request: Request<Payload>) -> Result<Response<Payload>, Broken> {
+        let claim = request.extensions().get::<ClaimHandle>().cloned();
+        if let (Some(claim), Some(first)) = (&claim, request.extensions().get::<FirstRun>())
+            && claim.attempt() == 1
+        {
+            first.0.store(true, Ordering::SeqCst);
+        }
+        match self.upstream.send(self.address(request)).await {
+            Ok(mut response) => {
+                hop::strip(response.headers_mut());
+                *response.version_mut() = Version::HTTP_11;
+                Ok(match &claim {
+                    Some(claim) => self.quotas.counting(claim.intent(), response),
+                    None => response,
+                })
+            }
+            Err(failed) => {
+                if let (Some(claim), Failed::NotSent(_)) = (&claim, &failed) {
+                    claim.mark_not_applied();
+                }
+                let kind = if matches!(failed, Failed::NotSent(_)) { "not_sent" } else { "unknown" };
+                self.counted.upstream_failed(kind);
+                let operation = claim.map(|claim| claim.intent().operation().as_str().to_owned());
+                tracing::warn!(%failed, operation, "upstream gave no answer");
+                Err(Broken { failed, operation })
+            }
+        }
+    }
+}
+
+impl Service<Request<EdgeBody<Payload>>> for Forward {
+    type Response = Response<Payload>;
+    type Error = Broken;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Payload>, Broken>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Broken>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<EdgeBody<Payload>>) -> Self::Future {
+        Box::pin(self.clone().send(request.map(BodyExt::boxed_unsync)))
+    }
+}

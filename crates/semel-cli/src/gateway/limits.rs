@@ -1,0 +1,87 @@
+//! How much one tenant, and one key, may ask for.
+
+use std::time::{Duration, Instant};
+
+use semel::Intent;
+use semel::store::{AnyStore, Store};
+
+use super::bucket::{Buckets, Rate};
+use super::metrics::Counted;
+use super::problem::{Problem, Trouble};
+use super::quota::Quotas;
+
+/// How long the store may take to say whether an intent is known.
+const KNOWN_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The limits of a gateway.
+pub(super) struct Limits {
+    intents: Option<Buckets>,
+    attempts: Option<Buckets>,
+    quotas: Quotas,
+    store: AnyStore,
+    counted: Counted,
+}
+
+/// A place among a tenant's new intents, to be given back when it turns out not to be new.
+#[must_use]
+pub(super) struct Place<'a> {
+    limits: &'a Limits,
+    tenant: String,
+}
+
+impl Place<'_> {
+    pub(super) fn give_back(self) {
+        if let Some(intents) = &self.limits.intents {
+            intents.give_back(&self.tenant, Instant::now());
+        }
+    }
+}
+
+impl Limits {
+    pub(super) fn new(
+        intents: Option<Rate>,
+        attempts: Option<Rate>,
+        quotas: Quotas,
+        store: AnyStore,
+        counted: Counted,
+    ) -> Self {
+        Self {
+            intents: intents.map(Buckets::new),
+            attempts: attempts.map(Buckets::new),
+            quotas,
+            store,
+            counted,
+        }
+    }
+
+    /// Lets an attempt at an intent through, or says when it may come again. Retries of what is known already
+    /// are not new: they pass however much a tenant has used up, or a limit would turn into a lost answer.
+    pub(super) async fn admit(&self, intent: &Intent) -> Result<Option<Place<'_>>, Problem> {
+        let now = Instant::now();
+        if let Some(attempts) = &self.attempts
+            && let Err(after) = attempts.take(intent.id().as_bytes(), now)
+        {
+            self.counted.limited("attempts");
+            return Err(Problem::from(Trouble::TooManyAttempts).retry_after(after));
+        }
+        let tenant = intent.scope().tenant_text();
+        let refused = match (self.quotas.check(tenant), &self.intents) {
+            (Err(after), _) => Some((Trouble::QuotaExceeded, "quota", after)),
+            (Ok(()), Some(intents)) => match intents.take(tenant, now) {
+                Ok(()) => return Ok(Some(Place { limits: self, tenant: tenant.to_owned() })),
+                Err(after) => Some((Trouble::TooManyIntents, "intents", after)),
+            },
+            (Ok(()), None) => None,
+        };
+        let Some((trouble, kind, after)) = refused else { return Ok(None) };
+        // Only now is the store asked: whoever is within the limits costs nothing more.
+        match tokio::time::timeout(KNOWN_TIME_MAX, self.store.get(intent.id())).await {
+            Ok(Ok(None)) => {
+                self.counted.limited(kind);
+                Err(Problem::from(trouble).retry_after(after))
+            }
+            // Known, or the store cannot say: then the guard will.
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! `semel gateway`: the edge's guarantees for a service in any language, as a reverse proxy in front of it.
+//!
+//! | module | what |
+//! |---|---|
+//! | `config`, `text`, `settings`, `operation`, `check` | from file, environment and flags to what holds |
+//! | `listen`, `pulse` | connections: taken, bounded in every phase, ended |
+//! | `wire`, `smuggling` | what an HTTP/1 connection may say |
+//! | `edge` | one request: screened, authorised, limited, guarded, forwarded, answered |
+//! | `screen`, `authorize`, `limits` (`bucket`, `quota`) | what is asked before anything is claimed |
+//! | `forward`, `hop`, `upstream`, `body` | one request on its way, and whether it was sent |
+//! | `lookup` | asking the service about an uncertain intent |
+//! | `shadow` | watching without touching |
+//! | `problem`, `openapi` | what clients are told |
+//! | `admin`, `metrics` | what those who run it are told |
+
+mod admin;
+mod authorize;
+mod body;
+mod bucket;
+mod check;
+mod config;
+mod edge;
+mod forward;
+mod hop;
+mod limits;
+mod listen;
+mod lookup;
+mod metrics;
+mod openapi;
+mod operation;
+mod problem;
+mod pulse;
+mod quota;
+mod screen;
+mod settings;
+mod shadow;
+mod smuggling;
+mod text;
+mod upstream;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
+use semel::store::{self, AnyStore, Store};
+use semel::{Guard, Scope, ScopeError};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tower_layer::Layer;
+
+use self::authorize::{Authorize, Principal};
+use self::edge::Edge;
+use self::forward::Forward;
+use self::limits::Limits;
+use self::listen::Serving;
+use self::metrics::Counted;
+use self::quota::Quotas;
+use self::settings::{ScopeOf, Settings};
+use self::shadow::Shadow;
+use self::text::Tenant;
+use self::upstream::Upstream;
+use crate::args::Gateway;
+use crate::failure::Failed;
+use crate::stdout;
+
+/// How often outcomes whose retention is over are forgotten, and how many at a time.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+const SWEEP_RECORDS: usize = 1_000;
+
+/// Runs a gateway until it is told to stop.
+pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Result<(), Failed> {
+    let settings = Settings::new(args, store)?;
+    if args.check {
+        let (store, counted) = (AnyStore::new(store::memory::MemoryStore::new()), Counted::new());
+        build(&settings, &Guard::new(store), &counted)?;
+        let document = check::document(&settings);
+        return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
+    }
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .with_max_level(settings.log.0)
+        .init();
+    let guard = Guard::new(store::open(&settings.store).await?);
+    let counted = Counted::new();
+    let edge = build(&settings, &guard, &counted)?;
+    let listener = bind("listen", settings.listen).await?;
+    let admin = bind("admin", settings.admin).await?;
+    let (listening, admin_at) = (listener.local_addr()?, admin.local_addr()?);
+    let (stop, stopping) = watch::channel(false);
+    let ours = admin::Admin { guard: guard.clone(), counted: counted.clone(), stopping: stopping.clone() };
+    tokio::spawn(admin::listen(admin, ours));
+    tokio::spawn(sweep(guard.store().clone()));
+    let places = Arc::new(Semaphore::new(settings.limits.connections_max));
+    let serving = Serving {
+        edge,
+        trusted: Arc::new(settings.trusted.clone()),
+        head: settings.limits.head,
+        streams_max: settings.limits.streams_max,
+        phases: settings.timeouts.phases,
+        counted,
+        stopping,
+    };
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let accepting = tokio::spawn(listen::listen(listener, serving, Arc::clone(&places)));
+    if json {
+        stdout::json(&json!({ "listening": listening.to_string(), "admin": admin_at.to_string() }))?;
+    } else {
+        stdout::text(&format!("listening on {listening}\nadmin on {admin_at}\n"))?;
+    }
+    tracing::info!(%listening, admin = %admin_at, upstream = %settings.upstream, shadow = settings.shadow, "started");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!(limit = ?settings.timeouts.drain, "stopping: no new connections, those under way are finished");
+    let drained = async {
+        let until = Instant::now() + settings.timeouts.drain;
+        let _ = stop.send(true);
+        let _ = accepting.await;
+        let all = u32::try_from(settings.limits.connections_max).unwrap_or(u32::MAX);
+        let ended = tokio::time::timeout_at(until, places.acquire_many(all)).await.is_ok();
+        // Callers that went away have left their work behind.
+        let left = guard.drain(until.saturating_duration_since(Instant::now())).await;
+        (ended, left)
+    };
+    let (ended, left) = tokio::select! {
+        drained = drained => drained,
+        _ = terminate.recv() => return Err(Failed::not_done("stopped at once: told to stop a second time")),
+        _ = interrupt.recv() => return Err(Failed::not_done("stopped at once: told to stop a second time")),
+    };
+    if left.is_clean() && ended {
+        tracing::info!("stopped; nothing was left under way");
+        return Ok(());
+    }
+    Err(Failed::not_done(format!(
+        "stopped with {} calls under way and {} outcomes not recorded, which may be uncertain now{}; see `semel ls \
+         --state in_progress,uncertain`",
+        left.calls,
+        left.unrecorded,
+        if ended { "" } else { ", and with connections still open" }
+    )))
+}
+
+async fn bind(what: &str, address: std::net::SocketAddr) -> Result<TcpListener, Failed> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|error| Failed::not_done(format!("cannot listen on {address} ({what}): {error}")))
+}
+
+/// Puts the parts together. Asks nobody, so that `--check` can do it too.
+fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Result<Arc<Edge>, Failed> {
+    let retentions =
+        settings.operations.iter().map(|operation| (operation.name.clone(), operation.retention));
+    let kept = settings.operations.iter().map(|operation| operation.response_bytes_max);
+    let kept = kept.chain([RESPONSE_BYTES_MAX]).max().unwrap_or(RESPONSE_BYTES_MAX);
+    let quotas = settings.limits.stored_bytes_max;
+    let quotas =
+        quotas.map_or_else(Quotas::default, |bytes| Quotas::new(bytes, kept as u64, retentions.collect()));
+    let forward = Forward {
+        upstream: Upstream::new(settings.target()?),
+        keep_host: settings.keep_host,
+        counted: counted.clone(),
+        quotas: quotas.clone(),
+    };
+    let accepts = settings.operations.iter().any(|operation| operation.duplicates.accept);
+    let layer =
+        layer(settings, guard, &forward, accepts).map_err(|error| Failed::usage(error.to_string()))?;
+    let authorize = settings.authorize.clone().map(|question| Authorize {
+        question,
+        headers: settings.authorize_headers.clone(),
+        principal: match &settings.scope {
+            ScopeOf::Tenant(Tenant::Auth(name)) => Some(name.clone()),
+            ScopeOf::Tenant(Tenant::Header(_)) | ScopeOf::SingleTenant => None,
+        },
+        forward: forward.clone(),
+    });
+    let bounds = &settings.limits;
+    let limited = bounds.intents.is_some() || bounds.attempts.is_some() || bounds.stored_bytes_max.is_some();
+    let limits = limited.then(|| {
+        Limits::new(bounds.intents, bounds.attempts, quotas, guard.store().clone(), counted.clone())
+    });
+    let watch = || Shadow::new(layer.clone(), authorize.clone(), forward.clone(), settings.profile);
+    let shadow = settings.shadow.then(watch);
+    Ok(Arc::new(Edge {
+        guarded: layer.layer(forward),
+        layer,
+        authorize,
+        limits,
+        shadow,
+        counted: counted.clone(),
+        profile: settings.profile,
+        status_path: accepts.then(|| settings.status_path.clone()),
+        effects: settings
+            .operations
+            .iter()
+            .map(|operation| (operation.name.clone(), operation.effect))
+            .collect(),
+        body_idle: settings.timeouts.body_idle,
+    }))
+}
+
+fn layer(
+    settings: &Settings,
+    guard: &Guard<AnyStore>,
+    forward: &Forward,
+    accepts: bool,
+) -> Result<IdempotencyLayer<AnyStore>, BuildError> {
+    let mut builder = IdempotencyLayer::builder(guard.clone())
+        .header(settings.key_header.clone())
+        .profile(settings.profile);
+    builder = match &settings.scope {
+        ScopeOf::SingleTenant => builder.single_tenant(),
+        ScopeOf::Tenant(Tenant::Header(name)) => builder.scope_header(name.clone()),
+        // Only what upstream said counts; a header of that name in the request is the client's.
+        ScopeOf::Tenant(Tenant::Auth(_)) => builder.scope(|parts| {
+            let principal = parts.extensions.get::<Principal>();
+            let name = principal.and_then(|Principal(value)| value.to_str().ok()).unwrap_or("");
+            Scope::tenant(name).map_err(|error: ScopeError| error)
+        }),
+    };
+    if accepts {
+        builder = builder.status_at(&settings.status_path);
+    }
+    if settings.require_key {
+        builder = builder.otherwise(Rule::otherwise().key(KeyRule::Required));
+    }
+    for operation in &settings.operations {
+        builder = builder.rule(operation.rule(forward));
+    }
+    builder.build()
+}
+
+/// Forgets what may be forgotten, now and then.
+async fn sweep(store: AnyStore) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY.mul_f64(0.5 + fastrand::f64())).await;
+        loop {
+            match store.sweep(SWEEP_RECORDS).await {
+                Ok(swept) if swept == SWEEP_RECORDS => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "outcomes whose retention is over could not be forgotten");
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! One operation of the configuration, and the rule it makes.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{HeaderName, HeaderValue};
+use semel::http::{BODY_BYTES_MAX, KeyRule, On5xx, RESPONSE_BYTES_MAX, Rule};
+use semel::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
+
+use super::config::OperationTable;
+use super::forward::Forward;
+use super::lookup::UpstreamLookup;
+use super::text::{Duplicates, FromText, Question, Text};
+
+/// What holds for one operation.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) route: String,
+    pub(super) name: String,
+    pub(super) key: KeyRule,
+    pub(super) key_bytes_min: usize,
+    pub(super) key_format: KeyFormat,
+    pub(super) retention: Retention,
+    pub(super) lease: Duration,
+    pub(super) duplicates: Duplicates,
+    pub(super) effect: Effect,
+    pub(super) on_5xx: On5xx,
+    pub(super) lookup: Option<Lookup>,
+    pub(super) store_down: StoreDown,
+    pub(super) body_bytes_max: usize,
+    pub(super) response_bytes_max: usize,
+    pub(super) replay_headers: Vec<HeaderName>,
+}
+
+/// How an uncertain intent is looked up.
+#[derive(Clone, Debug)]
+pub(super) struct Lookup {
+    pub(super) question: Question,
+    pub(super) settle: Duration,
+    pub(super) status: Option<StatusCode>,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Operation {
+    pub(super) fn new(table: &OperationTable) -> Result<Self, String> {
+        let name = table.name.clone().unwrap_or_else(|| table.r#match.clone());
+        let named = |why: String| format!("operation {name:?}: {why}");
+        let preset = table.preset.as_ref().map(|Text(preset)| *preset);
+        let retention = table.retention.as_ref().map(|Text(retention)| *retention);
+        let on_5xx = if preset == Some(Preset::Payment) { On5xx::Hold } else { On5xx::default() };
+        let reject = Duplicates { in_flight: InFlight::Reject, accept: false };
+        let lookup = lookup(table).map_err(named)?;
+        Ok(Self {
+            route: table.r#match.clone(),
+            key: or(&table.key, KeyRule::Required),
+            key_bytes_min: table.key_bytes_min.unwrap_or(0),
+            key_format: or(&table.key_format, KeyFormat::Any),
+            retention: retention.or(preset.map(Preset::retention)).unwrap_or_default(),
+            lease: or(&table.lease, Duration::from_secs(30)),
+            duplicates: or(&table.in_flight, reject),
+            effect: or(&table.effect, Effect::Opaque),
+            on_5xx: or(&table.on_5xx, on_5xx),
+            lookup,
+            store_down: or(&table.store_down, StoreDown::Closed),
+            body_bytes_max: table.body_bytes_max.unwrap_or(BODY_BYTES_MAX),
+            response_bytes_max: table.response_bytes_max.unwrap_or(RESPONSE_BYTES_MAX),
+            replay_headers: table.replay_headers.iter().map(|Text(name)| name.clone()).collect(),
+            name,
+        })
+    }
+
+    /// The rule of the layer.
+    pub(super) fn rule(&self, forward: &Forward) -> Rule {
+        let mut rule = Rule::on(&self.route)
+            .name(&self.name)
+            .key(self.key)
+            .key_bytes_min(self.key_bytes_min)
+            .key_format(self.key_format)
+            .retention(self.retention)
+            .lease(self.lease)
+            .in_flight(self.duplicates.in_flight)
+            .effect(self.effect)
+            .on_5xx(self.on_5xx)
+            .store_down(self.store_down)
+            .body_bytes_max(self.body_bytes_max)
+            .response_bytes_max(self.response_bytes_max);
+        if self.duplicates.accept {
+            rule = rule.accept();
+        }
+        if let Some(lookup) = &self.lookup {
+            let asks = UpstreamLookup::new(forward.upstream.clone(), lookup.clone(), self.response_bytes_max);
+            rule = rule.lookup(asks, lookup.settle);
+        }
+        self.replay_headers.iter().fold(rule, |rule, name| rule.replay_header(name.clone()))
+    }
+}
+
+fn or<T: Clone>(setting: &Option<Text<T>>, default: T) -> T {
+    setting.as_ref().map_or(default, |Text(value)| value.clone())
+}
+
+fn lookup(table: &OperationTable) -> Result<Option<Lookup>, String> {
+    let Some(Text(question)) = &table.lookup else {
+        let more = table.lookup_settle.is_some()
+            || table.lookup_status.is_some()
+            || !table.lookup_headers.is_empty();
+        return if more { Err("lookup_… is set but lookup is not".into()) } else { Ok(None) };
+    };
+    if !question.path.contains("{key}") {
+        return Err("lookup has no {key}: it would find the same for every intent".into());
+    }
+    let status = table.lookup_status.map(|code| match StatusCode::from_u16(code) {
+        Ok(status) if !status.is_informational() && code < 500 => Ok(status),
+        _ => Err(format!("lookup_status = {code} is no status of an answer")),
+    });
+    let headers = table.lookup_headers.iter().map(|(name, value)| {
+        let name = HeaderName::from_text(name)?;
+        // Secrets belong into the environment: `env:NAME` takes them from there.
+        let value = match value.strip_prefix("env:") {
+            Some(variable) => std::env::var(variable)
+                .map_err(|_| format!("lookup_headers: the environment has no {variable}"))?,
+            None => value.clone(),
+        };
+        let mut value =
+            HeaderValue::from_str(&value).map_err(|_| format!("the value of {name} is no header's"))?;
+        value.set_sensitive(true);
+        Ok((name, value))
+    });
+    Ok(Some(Lookup {
+        question: question.clone(),
+        settle: or(&table.lookup_settle, Duration::from_secs(10)),
+        status: status.transpose()?,
+        headers: headers.collect::<Result<_, String>>()?,
+    }))
+}

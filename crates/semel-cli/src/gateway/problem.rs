@@ -1,0 +1,240 @@
+//! What the gateway itself has to say, in the form of the layer's problems.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+use semel::http::{Code, Profile, headers};
+use serde::Serialize;
+
+/// The beginning of a problem's `type`.
+const TYPES: &str = "urn:problem-type:semel:";
+/// When to ask again where nothing better is known.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What can be wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Trouble {
+    /// A request that no server should be given.
+    BadRequest,
+    /// CONNECT and TRACE.
+    MethodRefused,
+    /// A change of protocol.
+    UpgradeRefused,
+    /// The client's body did not arrive whole; the request may have reached upstream in part.
+    BodyBroken,
+    /// Nothing was sent to upstream.
+    UpstreamUnreachable,
+    /// Upstream broke off after the request was sent.
+    UpstreamBroken,
+    /// Upstream did not answer in time.
+    UpstreamTimeout,
+    /// The same two, for a guarded request whose effect nothing protects.
+    OutcomeUncertain,
+    /// The same two, for a guarded request that may run again.
+    AttemptFailed,
+    /// Whether the caller may cannot be found out.
+    AuthorizeFailed,
+    /// Too many new intents of a tenant.
+    TooManyIntents,
+    /// Too many attempts at one intent.
+    TooManyAttempts,
+    /// A tenant's outcomes take as much room as they may.
+    QuotaExceeded,
+}
+
+impl Trouble {
+    /// All of them, for tables.
+    pub(super) const ALL: [Self; 13] = [
+        Self::BadRequest,
+        Self::MethodRefused,
+        Self::UpgradeRefused,
+        Self::BodyBroken,
+        Self::UpstreamUnreachable,
+        Self::UpstreamBroken,
+        Self::UpstreamTimeout,
+        Self::OutcomeUncertain,
+        Self::AttemptFailed,
+        Self::AuthorizeFailed,
+        Self::TooManyIntents,
+        Self::TooManyAttempts,
+        Self::QuotaExceeded,
+    ];
+
+    /// The code's text, part of the contract.
+    pub(super) fn code(self) -> &'static str {
+        match self {
+            Self::BadRequest => "GATEWAY_BAD_REQUEST",
+            Self::MethodRefused => "GATEWAY_METHOD_REFUSED",
+            Self::UpgradeRefused => "GATEWAY_UPGRADE_REFUSED",
+            Self::BodyBroken => "GATEWAY_BODY_BROKEN",
+            Self::UpstreamUnreachable => "GATEWAY_UPSTREAM_UNREACHABLE",
+            Self::UpstreamBroken => "GATEWAY_UPSTREAM_BROKEN",
+            Self::UpstreamTimeout => "GATEWAY_UPSTREAM_TIMEOUT",
+            Self::OutcomeUncertain => Code::Uncertain.as_str(),
+            Self::AttemptFailed => Code::AttemptFailed.as_str(),
+            Self::AuthorizeFailed => "GATEWAY_AUTHORIZE_FAILED",
+            Self::TooManyIntents => "GATEWAY_TOO_MANY_INTENTS",
+            Self::TooManyAttempts => "GATEWAY_TOO_MANY_ATTEMPTS",
+            Self::QuotaExceeded => "GATEWAY_QUOTA_EXCEEDED",
+        }
+    }
+
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Self::BadRequest | Self::BodyBroken => StatusCode::BAD_REQUEST,
+            Self::MethodRefused => StatusCode::METHOD_NOT_ALLOWED,
+            Self::UpgradeRefused => StatusCode::NOT_IMPLEMENTED,
+            Self::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::TooManyIntents | Self::TooManyAttempts | Self::QuotaExceeded => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::UpstreamUnreachable
+            | Self::UpstreamBroken
+            | Self::OutcomeUncertain
+            | Self::AttemptFailed
+            | Self::AuthorizeFailed => StatusCode::BAD_GATEWAY,
+        }
+    }
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::BadRequest => "The request cannot be taken",
+            Self::MethodRefused => "The method is not forwarded",
+            Self::UpgradeRefused => "The protocol cannot be changed here",
+            Self::BodyBroken => "The request body could not be read",
+            Self::UpstreamUnreachable => "The service cannot be reached",
+            Self::UpstreamBroken => "The service broke off",
+            Self::UpstreamTimeout => "The service did not answer in time",
+            Self::OutcomeUncertain => "It is not known whether the request took effect",
+            Self::AttemptFailed => "The attempt failed",
+            Self::AuthorizeFailed => "Whether this is allowed cannot be found out",
+            Self::TooManyIntents => "Too many new requests",
+            Self::TooManyAttempts => "Too many attempts at one request",
+            Self::QuotaExceeded => "Too much is remembered",
+        }
+    }
+
+    pub(super) fn detail(self) -> &'static str {
+        match self {
+            Self::BadRequest => "The request was not forwarded.",
+            Self::MethodRefused => "CONNECT and TRACE are not forwarded.",
+            Self::UpgradeRefused => "Upgrades such as WebSocket are not forwarded.",
+            Self::BodyBroken => "The body did not arrive whole.",
+            Self::UpstreamUnreachable => {
+                "Nothing was sent to it, so nothing was done. Retry; with the same key."
+            }
+            Self::UpstreamBroken => "The connection to it was lost before an answer came.",
+            Self::UpstreamTimeout => "Whether it did what was asked is not known here.",
+            Self::OutcomeUncertain => {
+                "The service broke off and may have done what was asked. It will not be repeated by itself; do not send it with a new key before its fate is known."
+            }
+            Self::AttemptFailed => "The service broke off. Retry with the same key.",
+            Self::AuthorizeFailed => "Nothing was done. Retry with the same key.",
+            Self::TooManyIntents => "Nothing was done. Retry later with the same key.",
+            Self::TooManyAttempts => "Retry later with the same key.",
+            Self::QuotaExceeded => "Nothing was done. Earlier outcomes have to be forgotten first.",
+        }
+    }
+
+    pub(super) fn retryable(self) -> bool {
+        match self {
+            Self::UpstreamUnreachable
+            | Self::AttemptFailed
+            | Self::AuthorizeFailed
+            | Self::TooManyIntents
+            | Self::TooManyAttempts
+            | Self::QuotaExceeded => true,
+            Self::BadRequest
+            | Self::MethodRefused
+            | Self::UpgradeRefused
+            | Self::BodyBroken
+            | Self::UpstreamBroken
+            | Self::UpstreamTimeout
+            | Self::OutcomeUncertain => false,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    code: &'a str,
+    retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<StripeError<'a>>,
+}
+
+#[derive(Serialize)]
+struct StripeError<'a> {
+    r#type: &'a str,
+    code: &'a str,
+    message: &'a str,
+}
+
+/// One problem, to be answered with.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    pub(super) trouble: Trouble,
+    status: StatusCode,
+    detail: &'static str,
+    retry_after: Option<Duration>,
+}
+
+impl From<Trouble> for Problem {
+    fn from(trouble: Trouble) -> Self {
+        let retry_after = trouble.retryable().then_some(RETRY_AFTER);
+        Self { trouble, status: trouble.status(), detail: trouble.detail(), retry_after }
+    }
+}
+
+impl Problem {
+    pub(super) fn status(self, status: StatusCode) -> Self {
+        Self { status, ..self }
+    }
+
+    pub(super) fn detail(self, detail: &'static str) -> Self {
+        Self { detail, ..self }
+    }
+
+    pub(super) fn retry_after(self, retry_after: Duration) -> Self {
+        Self { retry_after: Some(retry_after), ..self }
+    }
+
+    pub(super) fn response(&self, profile: Profile) -> Response<Bytes> {
+        let (trouble, retryable) = (self.trouble, self.trouble.retryable());
+        let code = trouble.code();
+        let stripe = StripeError { r#type: "api_error", code, message: self.detail };
+        let document = Document {
+            r#type: format!("{TYPES}{}", code.to_ascii_lowercase().replace('_', "-")),
+            title: trouble.title(),
+            status: self.status.as_u16(),
+            detail: self.detail,
+            code,
+            retryable,
+            error: (profile == Profile::Stripe).then_some(stripe),
+        };
+        // Texts and numbers always serialise.
+        let mut response = Response::new(Bytes::from(serde_json::to_vec(&document).unwrap_or_default()));
+        *response.status_mut() = self.status;
+        let out = response.headers_mut();
+        out.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        out.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        out.insert(headers::IDEMPOTENCY_PROBLEM, HeaderValue::from_static(code));
+        let should_retry = if retryable { "true" } else { "false" };
+        out.insert(profile.should_retry(), HeaderValue::from_static(should_retry));
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64;
+            out.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if trouble == Trouble::MethodRefused {
+            let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+            out.insert(header::ALLOW, HeaderValue::from_static(allowed));
+        }
+        response
+    }
+}

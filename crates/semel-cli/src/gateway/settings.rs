@@ -1,0 +1,250 @@
+//! What holds in the end: the file, overridden by the environment, overridden by flags.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::header::HeaderName;
+use http::uri::{PathAndQuery, Uri};
+use semel::http::{Profile, headers};
+
+use super::bucket::Rate;
+use super::config::{File, LimitsTable, TimeoutsTable};
+use super::hop::Trusted;
+use super::operation::Operation;
+use super::pulse::Phases;
+use super::smuggling::{HEADERS_MAX, HeadLimits};
+use super::text::{FromText, Level, Question, Tenant, Text};
+use super::upstream::Target;
+use crate::args::{Gateway, STORE_DEFAULT};
+use crate::failure::Failed;
+
+/// Everything that can be set.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) listen: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) upstream: Uri,
+    pub(super) keep_host: bool,
+    pub(super) store: String,
+    pub(super) profile: Profile,
+    pub(super) key_header: HeaderName,
+    pub(super) require_key: bool,
+    pub(super) shadow: bool,
+    pub(super) log: Level,
+    pub(super) status_path: String,
+    pub(super) trusted_proxies: Vec<String>,
+    pub(super) trusted: Trusted,
+    pub(super) scope: ScopeOf,
+    pub(super) authorize: Option<Question>,
+    pub(super) authorize_headers: Vec<HeaderName>,
+    pub(super) limits: Bounds,
+    pub(super) timeouts: Timeouts,
+    pub(super) operations: Vec<Operation>,
+}
+
+/// Whose requests these are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ScopeOf {
+    SingleTenant,
+    Tenant(Tenant),
+}
+
+/// Named bounds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    pub(super) connections_max: usize,
+    pub(super) streams_max: u32,
+    pub(super) head: HeadLimits,
+    pub(super) upstream_requests_max: usize,
+    pub(super) upstream_idle_max: usize,
+    pub(super) intents: Option<Rate>,
+    pub(super) attempts: Option<Rate>,
+    pub(super) stored_bytes_max: Option<u64>,
+}
+
+/// Every phase has its bound.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timeouts {
+    pub(super) phases: Phases,
+    pub(super) body_idle: Duration,
+    pub(super) connect: Duration,
+    pub(super) response: Duration,
+    pub(super) response_idle: Duration,
+    pub(super) upstream_idle: Duration,
+    pub(super) drain: Duration,
+}
+
+impl Settings {
+    /// Puts together what file, environment and flags say. `store` is what flag or environment say.
+    pub(super) fn new(args: &Gateway, store: Option<&str>) -> Result<Self, Failed> {
+        let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
+        let usage = |why: String| Failed::usage(why);
+        let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
+        let insecure = args.admin_insecure.or(file.admin_insecure).unwrap_or(false);
+        if !admin.ip().is_loopback() && !insecure {
+            return Err(usage(format!(
+                "the admin listener at {admin} could be reached from elsewhere and asks for no password; keep it on \
+                 127.0.0.1, or say --admin-insecure where the network keeps strangers out"
+            )));
+        }
+        let upstream = of_text(args.upstream.as_deref())?.or(file.upstream.map(|Text(uri)| uri));
+        let upstream = upstream.ok_or_else(|| {
+            usage(
+                "say where the service is: --upstream http://127.0.0.1:3000, or upstream = in the file"
+                    .into(),
+            )
+        })?;
+        let authorize =
+            of_text(args.authorize.as_deref())?.or(file.scope.authorize.map(|Text(question)| question));
+        let tenant = of_text(args.tenant.as_deref())?.or(file.scope.tenant.map(|Text(tenant)| tenant));
+        // Whoever names a tenant on the command line means it, whatever the file said, and the other way round.
+        let single = args.single_tenant.or(file.scope.single_tenant).unwrap_or(false);
+        let scope = match (tenant, single) {
+            _ if args.single_tenant == Some(true) && args.tenant.is_none() => ScopeOf::SingleTenant,
+            (Some(tenant), false) => ScopeOf::Tenant(tenant),
+            (Some(tenant), true) if args.tenant.is_some() => ScopeOf::Tenant(tenant),
+            (None, true) => ScopeOf::SingleTenant,
+            (Some(_), true) => {
+                return Err(usage("single_tenant and tenant are both given; which is it?".into()));
+            }
+            (None, false) => {
+                return Err(usage(
+                    "nobody says whose requests these are, and one tenant must not get another's answers: give \
+                     --tenant header:X-Tenant-Id (checked by whatever is in front), or --authorize 'GET /whoami' with \
+                     --tenant auth:X-User-Id, or say --single-tenant where there is only one"
+                        .into(),
+                ));
+            }
+        };
+        if matches!(scope, ScopeOf::Tenant(Tenant::Auth(_))) && authorize.is_none() {
+            return Err(usage("a tenant from auth:… needs authorize = \"GET /whoami\" to name it".into()));
+        }
+        if authorize.as_ref().is_some_and(|question: &Question| question.path.contains('{')) {
+            return Err(usage("authorize asks about the caller; it has no {key} or {tenant}".into()));
+        }
+        let trusted_proxies =
+            file.trusted_proxies.unwrap_or_else(|| vec!["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+        let trusted = Trusted::parse(&trusted_proxies).map_err(usage)?;
+        let status_path = file.status_path.unwrap_or_else(|| "/.semel/intents".to_owned());
+        let is_path =
+            status_path.starts_with('/') && !status_path.ends_with('/') && !status_path.contains('?');
+        if !is_path || status_path.parse::<PathAndQuery>().is_err() {
+            return Err(usage(format!("status_path {status_path:?} is no path such as /.semel/intents")));
+        }
+        let operations: Result<_, _> = file.operation.iter().map(Operation::new).collect();
+        Ok(Self {
+            listen: args.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
+            admin,
+            upstream,
+            keep_host: file.keep_host.unwrap_or(true),
+            store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| STORE_DEFAULT.to_owned()),
+            profile: of_text(args.profile.as_deref())?.or(file.profile.map(|Text(p)| p)).unwrap_or_default(),
+            key_header: file.key_header.map_or(headers::IDEMPOTENCY_KEY, |Text(name)| name),
+            require_key: args.require_key.or(file.require_key).unwrap_or(false),
+            shadow: args.shadow.or(file.shadow).unwrap_or(false),
+            log: of_text(args.log.as_deref())?
+                .or(file.log.map(|Text(l)| l))
+                .unwrap_or(Level(tracing::Level::INFO)),
+            status_path,
+            trusted_proxies,
+            trusted,
+            scope,
+            authorize,
+            authorize_headers: file.scope.authorize_headers.into_iter().map(|Text(name)| name).collect(),
+            limits: Bounds::new(&file.limits).map_err(usage)?,
+            timeouts: Timeouts::new(&file.timeouts),
+            operations: operations.map_err(usage)?,
+        })
+    }
+
+    /// The service behind. The URI was checked when it was read.
+    pub(super) fn target(&self) -> Result<Target, Failed> {
+        let authority = self.upstream.authority().cloned();
+        let authority = authority.ok_or_else(|| Failed::usage("upstream names no host"))?;
+        Ok(Target {
+            port: authority.port_u16().unwrap_or(80),
+            authority,
+            connect: self.timeouts.connect,
+            response: self.timeouts.response,
+            response_idle: self.timeouts.response_idle,
+            idle: self.timeouts.upstream_idle,
+            requests_max: self.limits.upstream_requests_max,
+            idle_max: self.limits.upstream_idle_max,
+        })
+    }
+}
+
+fn of_text<T: FromText>(text: Option<&str>) -> Result<Option<T>, Failed> {
+    text.map(T::from_text).transpose().map_err(Failed::usage)
+}
+
+impl Bounds {
+    fn new(table: &LimitsTable) -> Result<Self, String> {
+        let positive = |name: &str, value: Option<usize>, default: usize, max: usize| match value {
+            Some(value) if !(1..=max).contains(&value) => {
+                Err(format!("{name} = {value} is not in 1..={max}"))
+            }
+            value => Ok(value.unwrap_or(default)),
+        };
+        let streams = table.streams_max.map(|max| max as usize);
+        Ok(Self {
+            connections_max: positive("connections_max", table.connections_max, 10_000, 1 << 20)?,
+            streams_max: positive("streams_max", streams, 100, 10_000)? as u32,
+            head: HeadLimits {
+                head_bytes_max: positive("head_bytes_max", table.head_bytes_max, 32 << 10, 1 << 20)?,
+                headers_max: positive("headers_max", table.headers_max, 100, HEADERS_MAX)?,
+            },
+            upstream_requests_max: positive(
+                "upstream_requests_max",
+                table.upstream_requests_max,
+                1_024,
+                1 << 20,
+            )?,
+            upstream_idle_max: positive("upstream_idle_max", table.upstream_idle_max, 256, 1 << 20)?,
+            intents: rate("new_intents", table.new_intents_per_s, table.new_intents_burst)?,
+            attempts: rate("attempts", table.attempts_per_key_per_s, table.attempts_burst)?,
+            stored_bytes_max: table.stored_bytes_max,
+        })
+    }
+}
+
+/// Without a burst, a second's worth may come at once.
+fn rate(name: &str, per_s: Option<f64>, burst: Option<u32>) -> Result<Option<Rate>, String> {
+    let Some(per_s) = per_s else {
+        return match burst {
+            Some(_) => Err(format!("{name}_burst without a rate per second limits nothing")),
+            None => Ok(None),
+        };
+    };
+    if !(per_s > 0.0 && per_s <= 1e9) {
+        return Err(format!("{name} per second = {per_s} is no rate; give a number above 0"));
+    }
+    let burst = burst.unwrap_or(per_s.ceil().clamp(1.0, f64::from(u32::MAX)) as u32);
+    if burst == 0 {
+        return Err(format!("{name}_burst = 0 would let nothing through"));
+    }
+    Ok(Some(Rate { per_s, burst }))
+}
+
+impl Timeouts {
+    fn new(table: &TimeoutsTable) -> Self {
+        let or = |setting: &Option<Text<Duration>>, default_s: u64| {
+            setting.as_ref().map_or(Duration::from_secs(default_s), |Text(duration)| *duration)
+        };
+        Self {
+            phases: Phases {
+                header_read: or(&table.header_read, 10),
+                idle: or(&table.idle, 75),
+                write_idle: or(&table.write_idle, 30),
+            },
+            body_idle: or(&table.body_idle, 30),
+            connect: or(&table.connect, 5),
+            response: or(&table.response, 60),
+            response_idle: or(&table.response_idle, 60),
+            // Shorter than what common servers keep idle connections for (5 s): a request that meets a closing
+            // connection is a request in doubt.
+            upstream_idle: or(&table.upstream_idle, 4),
+            drain: or(&table.drain, 25),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Connections to the service behind, kept open between requests.
+//!
+//! Everything the gateway promises hangs on one question: was the request sent? hyper hands a message back that
+//! it has not begun to write; then nothing happened, and it may go out over another connection. Once a byte may
+//! have been written, nobody here knows what became of it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::header::HeaderMap;
+use http::uri::Authority;
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::body::{Payload, Progress, Watched};
+
+/// Largest head of an answer.
+const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
+
+/// Where the service is, and how long it may take.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) authority: Authority,
+    pub(super) port: u16,
+    pub(super) connect: Duration,
+    /// Until the answer's head, from the moment the request's body stands still.
+    pub(super) response: Duration,
+    /// Between two pieces of the answer's body.
+    pub(super) response_idle: Duration,
+    /// How long a connection may lie idle and still be used.
+    pub(super) idle: Duration,
+    pub(super) requests_max: usize,
+    pub(super) idle_max: usize,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// Nothing was sent.
+    NotSent(String),
+    /// It was sent, or some of it.
+    Unknown { why: String, timed_out: bool },
+    /// The client's own body broke off while it was being sent.
+    ClientBroke,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSent(why) => write!(f, "nothing was sent: {why}"),
+            Self::Unknown { why, .. } => write!(f, "no answer to what was sent: {why}"),
+            Self::ClientBroke => f.write_str("the client's body broke off"),
+        }
+    }
+}
+
+struct Idle {
+    sender: SendRequest<Payload>,
+    until: Instant,
+}
+
+/// The service behind. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Upstream(Arc<Inner>);
+
+struct Inner {
+    target: Target,
+    idle: Mutex<VecDeque<Idle>>,
+    under_way: Arc<Semaphore>,
+}
+
+impl Upstream {
+    pub(super) fn new(target: Target) -> Self {
+        let under_way = Arc::new(Semaphore::new(target.requests_max));
+        Self(Arc::new(Inner { target, idle: Mutex::default(), under_way }))
+    }
+
+    pub(super) fn authority(&self) -> &Authority {
+        &self.0.target.authority
+    }
+
+    /// Sends a request whose URI is a path, and gives the answer as it comes. The [`Progress`] of a body that is
+    /// still coming is in the request's extensions.
+    pub(super) async fn send(&self, mut request: Request<Payload>) -> Result<Response<Payload>, Failed> {
+        let target = &self.0.target;
+        let place = timeout(target.connect, Arc::clone(&self.0.under_way).acquire_owned()).await;
+        let Ok(Ok(place)) = place else {
+            return Err(Failed::NotSent(format!("{} requests are under way", target.requests_max)));
+        };
+        let progress = request.extensions().get::<Progress>().cloned().unwrap_or_default();
+        loop {
+            let (mut sender, reused) = match self.take_idle() {
+                Some(sender) => (sender, true),
+                None => (self.connect().await?, false),
+            };
+            let sent = sender.try_send_request(request);
+            let answered = match in_time(sent, &progress, target.response).await {
+                Some(answered) => answered,
+                None => {
+                    let why = format!("nothing came for {:?}", target.response);
+                    return Err(Failed::Unknown { why, timed_out: true });
+                }
+            };
+            let mut error = match answered {
+                Ok(response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    let why = "it changed the protocol without being asked to".to_owned();
+                    return Err(Failed::Unknown { why, timed_out: false });
+                }
+                Ok(response) => {
+                    let idle = idle_for(response.headers(), target.idle);
+                    let this = self.clone();
+                    // Ready again when the body was read to its end; never when it was dropped before.
+                    tokio::spawn(async move {
+                        if sender.ready().await.is_ok() {
+                            this.put_idle(sender, idle);
+                        }
+                        drop(place);
+                    });
+                    let watched =
+                        |body| Watched::new(body, Some(target.response_idle), Progress::default(), ());
+                    return Ok(response.map(|body| watched(body).boxed_unsync()));
+                }
+                Err(error) => error,
+            };
+            match error.take_message() {
+                // It was closed while it lay idle. Nothing was written, so another one will do.
+                Some(again) if reused => request = again,
+                Some(_) => return Err(Failed::NotSent(error.error().to_string())),
+                None if progress.failed() => return Err(Failed::ClientBroke),
+                None => {
+                    let why = error.error().to_string();
+                    return Err(Failed::Unknown { why, timed_out: false });
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Payload>, Failed> {
+        let target = &self.0.target;
+        let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let stream = match timeout(target.connect, TcpStream::connect((host, target.port))).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(Failed::NotSent(error.to_string())),
+            Err(_) => return Err(Failed::NotSent(format!("no connection within {:?}", target.connect))),
+        };
+        let _ = stream.set_nodelay(true);
+        let mut builder = http1::Builder::new();
+        let handshake = builder.max_buf_size(ANSWER_HEAD_BYTES_MAX).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| Failed::NotSent(error.to_string()))?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection to upstream broke");
+            }
+        });
+        Ok(sender)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, VecDeque<Idle>> {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The one that was used last: it is the least likely to have been closed meanwhile.
+    fn take_idle(&self) -> Option<SendRequest<Payload>> {
+        let now = Instant::now();
+        let mut idle = self.idle();
+        while idle.front().is_some_and(|oldest| oldest.until <= now || oldest.sender.is_closed()) {
+            idle.pop_front();
+        }
+        while let Some(last) = idle.pop_back() {
+            if last.until > now && last.sender.is_ready() {
+                return Some(last.sender);
+            }
+        }
+        None
+    }
+
+    fn put_idle(&self, sender: SendRequest<Payload>, for_at_most: Duration) {
+        let until = Instant::now() + for_at_most;
+        let mut idle = self.idle();
+        if idle.len() < self.0.target.idle_max {
+            idle.push_back(Idle { sender, until });
+        }
+    }
+}
+
+/// Waits for an answer; `None` when it takes too long after the request's body last moved.
+async fn in_time<T>(answer: impl Future<Output = T>, progress: &Progress, limit: Duration) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    let mut frames = progress.frames();
+    loop {
+        if let Ok(answer) = timeout(limit, &mut answer).await {
+            return Some(answer);
+        }
+        let now = progress.frames();
+        if now == frames {
+            return None;
+        }
+        frames = now;
+    }
+}
+
+/// A server that says when it will close an idle connection is believed, a second early.
+fn idle_for(headers: &HeaderMap, at_most: Duration) -> Duration {
+    let told = headers.get("keep-alive").and_then(|value| value.to_str().ok());
+    let told = told.and_then(|value| value.split(',').find_map(|part| part.trim().strip_prefix("timeout=")));
+    match told.and_then(|seconds| seconds.parse::<u64>().ok()) {
+        Some(seconds) => at_most.min(Duration::from_secs(seconds.saturating_sub(1))),
+        None => at_most,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_left_before_it_leaves() {
+        let of = |value: &'static str| {
+            let headers: HeaderMap =
+                [(http::header::HeaderName::from_static("keep-alive"), value.parse().unwrap())]
+                    .into_iter()
+                    .collect();
+            idle_for(&headers, Duration::from_secs(20)).as_secs()
+        };
+        for (value, seconds) in
+            [("timeout=5", 4), ("timeout=5, max=100", 4), ("max=1", 20), ("timeout=60", 20), ("timeout=0", 0)]
+        {
+            assert_eq!(of(value), seconds, "{value}");
+        }
+    }
+}
