@@ -77,14 +77,29 @@ impl Execution {
 pub struct Answer {
     /// The outcome.
     pub outcome: Outcome,
-    /// How it ended.
+    /// What the record says.
     pub verdict: Verdict,
+    /// What is known: a protected effect of unknown fate may run again, but did not "not happen".
+    pub ended: Ended,
     /// It was stored before; nothing ran for this call.
     pub replayed: bool,
-    /// The store has it. When false, the answer is true all the same, and recording goes on being tried.
+    /// The store has it. When false, the answer is true all the same: recording goes on being tried (for an
+    /// hour), unless somebody else has claimed or decided the intent meanwhile.
     pub stored: bool,
     /// It ran under a claim. Only false where the store was down and the policy is open.
     pub guarded: bool,
+}
+
+impl Answer {
+    /// A stored outcome, given again.
+    pub(super) fn replay(verdict: Verdict, outcome: Outcome) -> Self {
+        let ended = match verdict {
+            Verdict::Completed => Ended::Completed,
+            Verdict::FailedFinal => Ended::FailedFinal,
+            Verdict::FailedRetryable | Verdict::Uncertain => Ended::Unknown,
+        };
+        Self { outcome, verdict, ended, replayed: true, stored: true, guarded: true }
+    }
 }
 
 /// Why there is no answer.

@@ -23,7 +23,7 @@ use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, millis};
 use crate::intent::state::State;
 use crate::observe::{ClaimStatus, Phase, names};
-use crate::store::{Claim, Claimed, Existing, Store, StoreError, Ticket};
+use crate::store::{Claim, Claimed, ErrorKind, Existing, Store, StoreError, Ticket};
 
 /// When a caller told "in progress" had better ask again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -58,19 +58,31 @@ impl<S: Store> Guarded<S> {
         };
         let mut wait = Wait::new(self.policy.in_flight);
         let mut looked_up = false;
+        // Once somebody was seen at it, an outage does not make it nobody.
+        let mut met = None;
         loop {
+            let asked = Instant::now();
             match self.claim(&claim).await {
                 Ok(Claimed::Run(ticket)) => {
                     if ticket.other_recipe {
                         self.metrics.other_recipe();
                     }
-                    return self.run_to_the_end(intent, ticket, permit, work).await;
+                    return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
                 }
                 Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
                 Ok(Claimed::Replay(existing)) => return Ok(self.replay(existing)),
-                Ok(Claimed::InFlight(existing)) => self.wait_for(existing, &mut wait).await?,
+                Ok(Claimed::InFlight(existing)) => {
+                    self.wait_for(existing, &mut wait).await?;
+                    met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
+                }
+                // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
+                Ok(Claimed::Uncertain(existing)) if self.guard.inner.waiters.is_worked_on(&intent.id()) => {
+                    self.wait_for(existing, &mut wait).await?;
+                    met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
+                }
                 Ok(Claimed::Uncertain(existing)) => {
                     let id = intent.id();
+                    met = Some(GuardError::Uncertain { id, settles_in: None });
                     if looked_up {
                         return Err(GuardError::Uncertain { id, settles_in: None });
                     }
@@ -83,20 +95,32 @@ impl<S: Store> Guarded<S> {
                         LookedUp::Held(settles_in) => return Err(GuardError::Uncertain { id, settles_in }),
                     }
                 }
-                Err(error) => match self.policy.store_down {
-                    StoreDown::Closed => return Err(GuardError::StoreUnavailable(error)),
-                    StoreDown::Open => return self.run_unguarded(claim, permit, work).await,
+                Err(error) => match met {
+                    Some(met) => return Err(met),
+                    None if self.runs_open(&error) => return self.run_unguarded(claim, permit, work).await,
+                    None => return Err(GuardError::StoreUnavailable(error)),
                 },
             }
         }
+    }
+
+    /// Whether the work runs although the store failed: only while it cannot be asked. A store that answers
+    /// "full" or "corrupt" will say so to every retry, and each of them would run.
+    pub(super) fn runs_open(&self, error: &StoreError) -> bool {
+        self.policy.store_down == StoreDown::Open
+            && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
     async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
         if self.policy.key_format == KeyFormat::Any {
             return Ok(());
         }
-        let now = self.ask(Phase::Read, self.guard.inner.store.now()).await;
-        let now = now.map_err(GuardError::StoreUnavailable)?;
+        let now = match self.ask(Phase::Read, self.guard.inner.store.now()).await {
+            Ok(now) => now,
+            // The claim will fail too, and say what the policy makes of it.
+            Err(error) if self.runs_open(&error) => return Ok(()),
+            Err(error) => return Err(GuardError::StoreUnavailable(error)),
+        };
         match self.policy.key_format.judge(intent.key(), self.policy.retention, now) {
             KeyAge::Fine => Ok(()),
             KeyAge::Expired => Err(GuardError::KeyExpired),
@@ -149,8 +173,7 @@ impl<S: Store> Guarded<S> {
         let verdict =
             if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
         // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
-        let outcome = record.outcome.unwrap_or_else(|| Outcome::new(0, "").tombstone());
-        Answer { outcome, verdict, replayed: true, stored: true, guarded: true }
+        Answer::replay(verdict, record.outcome.unwrap_or_else(Outcome::unknown))
     }
 
     /// Returns when asking again makes sense, or with "in progress" when this caller may wait no longer.
@@ -195,7 +218,7 @@ impl<S: Store> Guarded<S> {
     async fn run_to_the_end<F, Fut>(
         &self,
         intent: Intent,
-        ticket: Ticket,
+        held: Held,
         permit: OwnedSemaphorePermit,
         work: F,
     ) -> Result<Answer, GuardError>
@@ -205,11 +228,11 @@ impl<S: Store> Guarded<S> {
     {
         let this = self.clone();
         // Marked before the task first runs: a duplicate that comes now shall find whom to wait for.
-        let working_on = self.guard.inner.waiters.working_on(ticket.id);
+        let working_on = self.guard.inner.waiters.working_on(held.ticket.id);
         let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.operation.as_str());
         let id = intent.id();
         let task = async move {
-            let result = this.run_claimed(intent, ticket, working_on, work).await;
+            let result = this.run_claimed(intent, held, working_on, work).await;
             crash::point(crash::BEFORE_ANSWER);
             drop(permit);
             result
@@ -230,7 +253,7 @@ impl<S: Store> Guarded<S> {
     async fn run_claimed<F, Fut>(
         &self,
         intent: Intent,
-        ticket: Ticket,
+        Held { ticket, asked }: Held,
         working_on: WorkingOn,
         work: F,
     ) -> Result<Answer, GuardError>
@@ -249,7 +272,7 @@ impl<S: Store> Guarded<S> {
                 // The work is looked at first: if it is ready at once, no timer is ever made.
                 biased;
                 ran = &mut work => ran,
-                () = self.keep_lease(ticket) => work.await,
+                () = self.keep_lease(ticket, asked) => self.without_claim(work).await,
             }
         };
         crash::point(crash::AFTER_EFFECT);
@@ -260,10 +283,21 @@ impl<S: Store> Guarded<S> {
         crash::point(crash::AFTER_FINISH);
         drop(working_on);
         match ran {
-            Ran::Returned(execution) => Ok(recorded.answer(verdict, execution.outcome)),
+            Ran::Returned(execution) => Ok(recorded.answer(verdict, execution)),
             Ran::Panicked => Err(GuardError::Panicked { verdict }),
             Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
         }
+    }
+
+    /// The claim is lost, the work goes on: what it does cannot be taken back, and its outcome may still be
+    /// the first to arrive. But where a lookup may decide "not applied" once the settle delay is over, the work
+    /// must not have its effect after that.
+    async fn without_claim(&self, work: impl Future<Output = Ran>) -> Ran {
+        if self.lookup.is_none() {
+            return work.await;
+        }
+        let settle = self.policy.settle;
+        tokio::time::timeout(settle, work).await.unwrap_or(Ran::TimedOut(settle))
     }
 
     /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
@@ -293,8 +327,8 @@ impl<S: Store> Guarded<S> {
             this.record_later(claim, verdict, outcome);
             drop(permit);
             let _ = answer.send(match ran {
-                Ran::Returned(Execution { outcome, .. }) => {
-                    Ok(Answer { outcome, verdict, replayed: false, stored: false, guarded: false })
+                Ran::Returned(Execution { ended, outcome }) => {
+                    Ok(Answer { outcome, verdict, ended, replayed: false, stored: false, guarded: false })
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
@@ -319,6 +353,13 @@ impl Wait {
         };
         Self { deadline, asked_again: false, pauses: Pauses::new() }
     }
+}
+
+/// A claim that is ours, and when it was asked for.
+#[derive(Clone, Copy)]
+struct Held {
+    ticket: Ticket,
+    asked: Instant,
 }
 
 enum Ran {

@@ -63,7 +63,7 @@ impl<S: Store> Guarded<S> {
             return LookedUp::Held(Some(Duration::from_millis(settle_ms - waited_ms)));
         }
         let (id, seen) = (record.intent.id(), record.head.epoch);
-        let asked = AssertUnwindSafe(lookup.look_up(record)).catch_unwind();
+        let asked = AssertUnwindSafe(async { lookup.look_up(record).await }).catch_unwind();
         let found = match tokio::time::timeout(self.guard.inner.limits.lookup_timeout, asked).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) | Err(_) => {
@@ -77,7 +77,7 @@ impl<S: Store> Guarded<S> {
         };
         let (ruling, outcome, status) = match found {
             Found::Applied(outcome) => {
-                let outcome = if outcome.fits() { outcome } else { outcome.tombstone() };
+                let outcome = outcome.kept();
                 (Ruling::Applied(Verdict::Completed), Some(outcome), RecoveryStatus::Applied)
             }
             Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied),

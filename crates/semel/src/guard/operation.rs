@@ -200,7 +200,9 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
-    /// be believed: longer than the slowest call may still be under way.
+    /// be believed: longer than the slowest call may still be under way. Work whose claim is lost (its lease
+    /// could not be renewed) is dropped after the same time, so that it cannot have its effect later than
+    /// "not found" was believed; only a process that stands still altogether can.
     pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
         self.lookup = Some(Arc::new(lookup));
         self.policy.settle = settle;

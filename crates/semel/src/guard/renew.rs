@@ -1,5 +1,7 @@
 //! Keeping the lease while the work goes on.
 
+use tokio::time::Instant;
+
 use crate::intent::policy::millis;
 use crate::observe::Phase;
 use crate::store::{Renewed, Store, Ticket};
@@ -7,34 +9,36 @@ use crate::store::{Renewed, Store, Ticket};
 use super::operation::Guarded;
 
 impl<S: Store> Guarded<S> {
-    /// Renews until dropped. Returns when the claim is lost: there is nothing left to renew, but the work
-    /// goes on, because what it does cannot be taken back, and its outcome may still be the first to arrive.
-    pub(super) async fn keep_lease(&self, ticket: Ticket) {
+    /// Renews until dropped; returns when the claim is lost. `asked` is when the claim was first asked for: the
+    /// store's lease cannot have begun before that, so by our own clock it does not end before we say so.
+    pub(super) async fn keep_lease(&self, ticket: Ticket, asked: Instant) {
         let lease = self.policy.lease;
-        let mut pause = lease / 3;
+        let (mut next, mut end) = (asked + lease / 3, asked + lease);
         loop {
-            tokio::time::sleep(pause).await;
-            match self.ask(Phase::Renew, self.guard.inner.store.renew(ticket, millis(lease))).await {
-                Ok(Renewed::Until(_)) => pause = lease / 3,
-                Ok(Renewed::Stale) => {
-                    self.metrics.lease_lost();
-                    tracing::warn!(
-                        operation = self.operation.as_str(),
-                        id = ?ticket.id,
-                        "the claim was lost while the work goes on"
-                    );
-                    return;
-                }
+            tokio::time::sleep_until(next).await;
+            let begun = Instant::now();
+            // One renewal that hangs must not take the lease with it.
+            let limit = self.guard.inner.limits.store_timeout.min(lease / 3);
+            let renewal = self.guard.inner.store.renew(ticket, millis(lease));
+            match self.ask_within(limit, Phase::Renew, renewal).await {
+                Ok(Renewed::Until(_)) => (next, end) = (begun + lease / 3, begun + lease),
+                Ok(Renewed::Stale) => return self.lost(&ticket, "somebody else has the claim, or it lapsed"),
                 Err(error) => {
-                    tracing::warn!(
-                        operation = self.operation.as_str(),
-                        id = ?ticket.id,
-                        %error,
-                        "the lease could not be renewed"
-                    );
-                    pause = lease / 10;
+                    let (operation, id) = (self.operation.as_str(), ticket.id);
+                    tracing::warn!(operation, ?id, %error, "the lease could not be renewed");
+                    next = Instant::now() + lease / 10;
+                    if next >= end {
+                        tokio::time::sleep_until(end).await;
+                        return self.lost(&ticket, "it could not be renewed in time");
+                    }
                 }
             }
         }
+    }
+
+    fn lost(&self, ticket: &Ticket, why: &str) {
+        self.metrics.lease_lost();
+        let (operation, id) = (self.operation.as_str(), ticket.id);
+        tracing::warn!(operation, ?id, why, "the claim was lost while the work goes on");
     }
 }

@@ -3,11 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::answer::Answer;
+use super::answer::{Answer, Execution};
 use super::operation::Guarded;
 use crate::intent::identity::Intent;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::policy::StoreDown;
 use crate::intent::state::State;
 use crate::observe::{FinishStatus, Phase};
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, StoreError, Ticket};
@@ -27,8 +26,16 @@ fn pause(attempt: u32) -> Duration {
     longest.mul_f64(0.5 + fastrand::f64() * 0.5)
 }
 
-fn kept(outcome: Outcome) -> Outcome {
-    if outcome.fits() { outcome } else { outcome.tombstone() }
+/// The ticket of a claim that is ours, also when its lease has run out meanwhile: the fence is the epoch.
+fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
+    match claimed {
+        Claimed::Run(ticket) => Some(*ticket),
+        Claimed::InFlight(existing) | Claimed::Uncertain(existing) => {
+            let record = &existing.record;
+            (record.head.owner == claim.owner).then(|| record.ticket(existing.other_recipe))
+        }
+        Claimed::Mismatch | Claimed::Replay(_) => None,
+    }
 }
 
 impl<S: Store> Guarded<S> {
@@ -40,6 +47,15 @@ impl<S: Store> Guarded<S> {
     ) -> Result<T, StoreError> {
         let limits = &self.guard.inner.limits;
         let limit = if phase == Phase::Finish { limits.finish_wait } else { limits.store_timeout };
+        self.ask_within(limit, phase, request).await
+    }
+
+    pub(super) async fn ask_within<T>(
+        &self,
+        limit: Duration,
+        phase: Phase,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
         let result = tokio::time::timeout(limit, request).await.unwrap_or_else(|_| {
             let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
             Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
@@ -53,14 +69,20 @@ impl<S: Store> Guarded<S> {
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
     /// that went through unseen is given to its owner once more.
     pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let mut tries = 0;
+        let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
             match self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
                 Ok(claimed) => return Ok(claimed),
-                Err(error) if !error.may_retry() || tries == CLAIM_TRIES => return Err(error),
-                Err(_) => tokio::time::sleep(pause(0)).await,
+                Err(error) => {
+                    // One try in doubt leaves the claim in doubt, whatever is known of the others.
+                    doubt |= error.fate() != Fate::NotApplied;
+                    if !error.may_retry() || tries == CLAIM_TRIES {
+                        return Err(if doubt { error.in_doubt() } else { error });
+                    }
+                }
             }
+            tokio::time::sleep(pause(0)).await;
         }
     }
 
@@ -68,15 +90,12 @@ impl<S: Store> Guarded<S> {
     /// run out and leave an intent uncertain that never started.
     async fn give_back(&self, claim: Claim) {
         for attempt in 0..SETTLE_TRIES {
-            match self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
-                Ok(Claimed::Run(ticket)) => {
-                    let release = Finish::release(self.policy.retention);
-                    if self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, release)).await.is_ok() {
-                        return;
-                    }
+            if let Ok(claimed) = self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
+                let Some(ticket) = own_ticket(&claimed, &claim) else { return };
+                let release = Finish::release(self.policy.retention);
+                if self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, release)).await.is_ok() {
+                    return;
                 }
-                Ok(_) => return,
-                Err(_) => {}
             }
             tokio::time::sleep(pause(attempt)).await;
         }
@@ -99,14 +118,18 @@ impl<S: Store> Guarded<S> {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
                 match this.ask(Phase::Claim, this.guard.inner.store.claim(claim.clone())).await {
-                    Ok(Claimed::Run(ticket)) => {
-                        let outcome = outcome.map(kept);
-                        let finish = Finish { verdict, outcome, retention: this.policy.retention };
-                        this.finish_until_known(&claim.intent, ticket, finish).await;
+                    Ok(claimed) => {
+                        match own_ticket(&claimed, &claim) {
+                            Some(ticket) => {
+                                let outcome = outcome.map(Outcome::kept);
+                                let finish = Finish { verdict, outcome, retention: this.policy.retention };
+                                this.finish_until_known(&claim.intent, ticket, finish).await;
+                            }
+                            // Somebody else ran it too: what an open policy accepts.
+                            None => this.metrics.finalize(FinishStatus::OwnerMismatch),
+                        }
                         break;
                     }
-                    // Somebody else ran it too: what an open policy accepts.
-                    Ok(_) => break,
                     Err(_) if started.elapsed() < UNRECORDED_MAX => {}
                     Err(_) => {
                         this.metrics.finalize(FinishStatus::Lost);
@@ -120,7 +143,16 @@ impl<S: Store> Guarded<S> {
     }
 
     fn give_back_later(&self, claim: &Claim) {
-        let Some(place) = self.guard.inner.tracker.unrecorded() else { return };
+        let Some(place) = self.guard.inner.tracker.unrecorded() else {
+            self.metrics.finalize(FinishStatus::Lost);
+            let (operation, intent) = (self.operation.as_str(), super::shown(&claim.intent));
+            tracing::error!(
+                operation,
+                intent,
+                "too much waits to be settled; a claim in doubt is left to its lease"
+            );
+            return;
+        };
         let (this, claim) = (self.clone(), claim.clone());
         self.guard.spawn(async move {
             this.give_back(claim).await;
@@ -137,7 +169,7 @@ impl<S: Store> Guarded<S> {
         outcome: Option<Outcome>,
     ) -> Recorded {
         // Too large to keep is known beforehand: the tombstone says "done, body not kept".
-        let outcome = outcome.map(kept);
+        let outcome = outcome.map(Outcome::kept);
         let finish = Finish { verdict, outcome, retention: self.policy.retention };
         let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
         let error = match asked {
@@ -211,7 +243,8 @@ impl<S: Store> Guarded<S> {
                 }
                 Err(error) => error,
             };
-            let hopeless = error.kind() == ErrorKind::Closed || started.elapsed() >= UNRECORDED_MAX;
+            let hopeless = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
+                || started.elapsed() >= UNRECORDED_MAX;
             if hopeless {
                 self.metrics.finalize(FinishStatus::Lost);
                 tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "an outcome could not be recorded; its intent will be uncertain");
@@ -230,13 +263,12 @@ pub(super) enum Recorded {
 }
 
 impl Recorded {
-    pub(super) fn answer(self, verdict: Verdict, outcome: Outcome) -> Answer {
+    pub(super) fn answer(self, verdict: Verdict, execution: Execution) -> Answer {
+        let Execution { ended, outcome } = execution;
         match self {
-            Self::Yes => Answer { outcome, verdict, replayed: false, stored: true, guarded: true },
-            Self::NotYet => Answer { outcome, verdict, replayed: false, stored: false, guarded: true },
-            Self::Instead(verdict, outcome) => {
-                Answer { outcome, verdict, replayed: true, stored: true, guarded: true }
-            }
+            Self::Yes => Answer { outcome, verdict, ended, replayed: false, stored: true, guarded: true },
+            Self::NotYet => Answer { outcome, verdict, ended, replayed: false, stored: false, guarded: true },
+            Self::Instead(verdict, outcome) => Answer::replay(verdict, outcome),
         }
     }
 }
@@ -258,9 +290,7 @@ impl<'a, S: Store> ClaimInDoubt<'a, S> {
         self.settled = match result {
             Ok(_) => true,
             // Where the work runs all the same, its outcome will be recorded: nothing to give back.
-            Err(error) => {
-                error.fate() == Fate::NotApplied || self.guarded.policy.store_down == StoreDown::Open
-            }
+            Err(error) => error.fate() == Fate::NotApplied || self.guarded.runs_open(error),
         };
     }
 }

@@ -12,7 +12,7 @@ use super::operation::{Guarded, PolicyError};
 use crate::intent::fingerprint::{Fingerprint, FingerprintError};
 use crate::intent::identity::{Intent, OperationError};
 use crate::intent::key::{Key, KeyError};
-use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::outcome::Outcome;
 use crate::intent::scope::{Scope, ScopeError};
 use crate::store::Store;
 
@@ -128,7 +128,6 @@ pub enum OnceError {
 }
 
 const OK: u16 = 200;
-const FAILED: u16 = 500;
 
 impl<S: Store> Guarded<S> {
     /// Runs `work` once for `key`, or gives the value an earlier run ended in.
@@ -183,26 +182,25 @@ fn execution<T: Serialize>(result: Result<T, Failure>) -> Execution {
                 FailureKind::NotApplied => Ended::NotApplied,
                 FailureKind::Unknown => Ended::Unknown,
             };
-            let code = if failure.code == 0 { FAILED } else { failure.code };
-            Execution { ended, outcome: Outcome::new(code, failure.message) }
+            Execution { ended, outcome: Outcome::new(failure.code, failure.message) }
         }
     }
 }
 
 fn reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, OnceError> {
-    let Answer { outcome, verdict, replayed, stored, guarded } = answer;
+    let Answer { outcome, ended, replayed, stored, guarded, .. } = answer;
     let body = outcome.body_bytes().cloned();
-    let kind = match verdict {
-        Verdict::Completed => {
+    let kind = match ended {
+        Ended::Completed => {
             let why = "it was not kept".to_owned();
             let body = body.ok_or(OnceError::Value { why })?;
             let value = serde_json::from_slice(&body);
             let value = value.map_err(|error| OnceError::Value { why: error.to_string() })?;
             return Ok(Reply { value, replayed, stored, guarded });
         }
-        Verdict::FailedFinal => FailureKind::Final,
-        Verdict::FailedRetryable => FailureKind::NotApplied,
-        Verdict::Uncertain => FailureKind::Unknown,
+        Ended::FailedFinal => FailureKind::Final,
+        Ended::NotApplied => FailureKind::NotApplied,
+        Ended::Unknown | Ended::Hold => FailureKind::Unknown,
     };
     let message = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
     Err(OnceError::Failed { failure: Failure { kind, code: outcome.code, message }, replayed })

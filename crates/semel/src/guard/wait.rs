@@ -41,6 +41,11 @@ impl Waiters {
         WorkingOn { shards: Arc::clone(&self.shards), id, notify }
     }
 
+    /// Whether the intent is worked on here.
+    pub(super) fn is_worked_on(&self, id: &IntentId) -> bool {
+        locked(&self.shards, id).contains_key(id)
+    }
+
     /// Wakes when the intent is no longer worked on here; `None` if it is not.
     pub(super) fn end_of(&self, id: &IntentId) -> Option<impl Future<Output = ()> + Send + 'static> {
         let notify = Arc::clone(locked(&self.shards, id).get(id)?);

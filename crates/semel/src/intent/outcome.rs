@@ -15,7 +15,7 @@ pub enum Verdict {
     Completed,
     /// Refused for good (validation, declined card). Replayed like a success: the answer will not change.
     FailedFinal,
-    /// It is known that nothing happened. The same key may run again.
+    /// The same key may run again: nothing happened, or the effect is protected and running again is safe.
     FailedRetryable,
     /// Nobody knows. Never run again by itself, never forgotten.
     Uncertain,
@@ -93,6 +93,21 @@ impl Outcome {
     pub fn encoded_len(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
         6 + headers + self.body_bytes().map_or(0, Bytes::len)
+    }
+
+    /// What a store can keep of it: all, or everything but the body, or (where even the headers are too much)
+    /// that it is done.
+    pub fn kept(self) -> Self {
+        if self.fits() {
+            return self;
+        }
+        let tombstone = self.tombstone();
+        if tombstone.fits() { tombstone } else { Self { headers: Vec::new(), ..tombstone } }
+    }
+
+    /// Done, and nothing more is known.
+    pub(crate) fn unknown() -> Self {
+        Self { code: 0, headers: Vec::new(), body: Body::NotKept }
     }
 
     /// Whether a store may take it: within [`OUTCOME_BYTES_MAX`] and [`OUTCOME_HEADERS_MAX`].
@@ -176,6 +191,20 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Outcome::decode(bytes.into());
+        }
+    }
+
+    #[test]
+    fn whatever_is_too_large_leaves_something_that_fits() {
+        let body = Outcome::new(201, vec![0; OUTCOME_BYTES_MAX]).header("location", "/payments/1");
+        let kept = body.kept();
+        assert!(kept.fits() && kept.body == Body::NotKept && kept.headers.len() == 1);
+        let many =
+            (0..=OUTCOME_HEADERS_MAX).fold(Outcome::new(201, "x"), |it, n| it.header(format!("h{n}"), "v"));
+        let huge = Outcome::new(201, "x").header("h", vec![0; OUTCOME_BYTES_MAX]);
+        for outcome in [many, huge] {
+            let kept = outcome.kept();
+            assert!(kept.fits() && kept.code == 201, "{} headers", kept.headers.len());
         }
     }
 

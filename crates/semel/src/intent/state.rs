@@ -29,7 +29,7 @@ pub enum State {
     Completed,
     /// Refused for good; replayed.
     FailedFinal,
-    /// Known not to have happened; the same key may run again.
+    /// The same key may run again: it did not happen, or running it again is safe.
     FailedRetryable,
     /// Nobody knows. Waits for the last owner, a lookup or a person; never expires.
     Uncertain,

@@ -28,6 +28,10 @@ pub const OTHER_RECIPE: &str = "idempotency_other_recipe";
 pub const LEASE_LOST: &str = "idempotency_lease_lost";
 /// Work under way in this process: `operation`.
 pub const RUNNING: &str = "idempotency_running";
+/// Events claimed by a consumer: `consumer`, `status`. For the inbox.
+pub const DEDUP_CLAIM: &str = "dedup_claim";
+/// Events a consumer had seen before: `consumer`, `event_type`. For the inbox.
+pub const DEDUP_DUPLICATE: &str = "dedup_duplicate";
 /// Duplicates that did not run: `rail`.
 pub const SUPPRESSED: &str = "semel_duplicates_suppressed";
 

@@ -55,6 +55,12 @@ impl StoreError {
         self
     }
 
+    /// The same error, of a request an earlier try of which may have been carried out.
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.fate = Fate::InDoubt;
+        self
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.kind

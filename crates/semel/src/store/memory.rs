@@ -64,9 +64,12 @@ impl Hasher for FirstBytes {
 impl MemoryStore {
     /// An empty store on the machine's clock.
     pub fn new() -> Self {
-        Self::with_clock(|| {
+        // A machine's clock may be set back; a lapsed lease must not come to life by that.
+        let latest = AtomicU64::new(0);
+        Self::with_clock(move || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            StoreTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+            let now = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            StoreTime(latest.fetch_max(now, Ordering::Relaxed).max(now))
         })
     }
 

@@ -4,6 +4,7 @@
 mod conformance_memory;
 #[cfg(feature = "sqlite")]
 mod conformance_sqlite;
+mod guard_doubt;
 mod guard_faults;
 mod guard_observed;
 mod guard_protocol;

@@ -1,0 +1,249 @@
+//! Doubt, outages and leases that end too early: cases in which a guard could run twice or forget.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::guard::Guarded;
+use semel::intent::fingerprint::Recipe;
+use semel::store::Store;
+use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::memory::MemoryStore;
+use semel::{
+    Effect, Execution, Failure, Found, Guard, GuardError, InFlight, Key, KeyFormat, OnceError, Outcome,
+    State, StoreDown,
+};
+
+use crate::guard_world::{Effects, acme, key, store};
+
+async fn state(guarded: &Guarded<impl Store>, store: &MemoryStore) -> Option<State> {
+    let id = guarded.intent(&acme(), &key("k")).id();
+    let now = store.now().await.unwrap();
+    store.get(id).await.unwrap().and_then(|record| record.state_at(now))
+}
+
+/// The first claim is carried out unseen; what the others get, `then` says.
+fn first_claim_unseen(
+    inner: &MemoryStore,
+    then: impl Fn(u32) -> Fault + Send + Sync + 'static,
+) -> Faulty<MemoryStore> {
+    let claims = AtomicU32::new(0);
+    Faulty::new(inner.clone(), move |call| match call {
+        Call::Claim => match claims.fetch_add(1, Ordering::SeqCst) {
+            0 => Fault::AnswerLost,
+            nth => then(nth),
+        },
+        _ => Fault::None,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_try_in_doubt_is_given_back_although_the_later_ones_were_refused() {
+    let inner = store();
+    let faulty = first_claim_unseen(&inner, |nth| if nth <= 2 { Fault::Refused } else { Fault::None });
+    let pay = Guard::new(faulty).operation("pay").unwrap();
+    let refused = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(refused, Err(OnceError::Guard(GuardError::StoreUnavailable(_)))), "{refused:?}");
+    assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
+    assert_eq!(state(&pay, &inner).await, Some(State::FailedRetryable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unguarded_run_is_recorded_under_its_own_claim_that_lapsed_meanwhile() {
+    let inner = store();
+    let down = Arc::new(AtomicBool::new(true));
+    let script = Arc::clone(&down);
+    let faulty =
+        first_claim_unseen(
+            &inner,
+            move |_| {
+                if script.load(Ordering::SeqCst) { Fault::Refused } else { Fault::None }
+            },
+        );
+    let pay = Guard::new(faulty).operation("pay").unwrap().store_down(StoreDown::Open);
+    let reply = pay.once(&acme(), &key("k"), &(), |_| async { Ok(1) }).await.unwrap();
+    assert!(!reply.guarded);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(state(&pay, &inner).await, Some(State::Uncertain));
+    down.store(false, Ordering::SeqCst);
+    assert!(pay.guard().drain(Duration::from_secs(600)).await.is_clean());
+    assert_eq!(state(&pay, &inner).await, Some(State::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_policy_does_not_run_what_it_has_seen_in_flight() {
+    let (inner, effects) = (store(), Effects::default());
+    let here = Guard::new(inner.clone()).operation("pay").unwrap();
+    let mine = effects.clone();
+    let first = tokio::spawn(async move {
+        let work = |_| async move {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok::<_, Failure>(mine.happen())
+        };
+        here.once(&acme(), &key("k"), &(), work).await
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let claims = AtomicU32::new(0);
+    let faulty = Faulty::new(inner, move |call| match call {
+        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) > 0 => Fault::Refused,
+        _ => Fault::None,
+    });
+    let there = Guard::new(faulty).operation("pay").unwrap().store_down(StoreDown::Open);
+    let there = there.in_flight(InFlight::Wait(Duration::from_secs(30))).unwrap();
+    let second = there.once::<u32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(second, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{second:?}");
+    first.await.unwrap().unwrap();
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_policy_does_not_run_because_the_store_is_full() {
+    let pay = Guard::new(store().records_max(1)).operation("pay").unwrap().store_down(StoreDown::Open);
+    pay.once(&acme(), &key("other"), &(), |_| async { Ok(0) }).await.unwrap();
+    let full = pay.once::<i32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(full, Err(OnceError::Guard(GuardError::StoreUnavailable(_)))), "{full:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_policy_runs_in_an_outage_also_with_time_ordered_keys() {
+    let pay = Guard::new(Faulty::new(store(), |_| Fault::Refused)).operation("pay").unwrap();
+    let pay = pay.store_down(StoreDown::Open).key_format(KeyFormat::TimeOrdered { skew_ms: 1_000 });
+    assert!(!pay.once(&acme(), &Key::random(), &(), |_| async { Ok(1) }).await.unwrap().guarded);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_with_too_many_headers_is_recorded_without_them_and_never_run_again() {
+    for effect in [Effect::Opaque, Effect::Keyed] {
+        let (inner, effects) = (store(), Effects::default());
+        let pay = Guard::new(inner.clone()).operation("pay").unwrap().effect(effect).unwrap();
+        for replayed in [false, true] {
+            let mine = effects.clone();
+            let work = |_| async move {
+                mine.happen();
+                let outcome = (0..257).fold(Outcome::new(200, "x"), |it, n| it.header(format!("h{n}"), "v"));
+                Execution::completed(outcome)
+            };
+            let print = Recipe::default().bytes(b"");
+            let answer = pay.run(pay.intent(&acme(), &key("k")), print, work).await.unwrap();
+            assert_eq!((answer.stored, answer.replayed), (true, replayed), "{effect}");
+            tokio::time::sleep(Duration::from_secs(31)).await;
+        }
+        assert_eq!(effects.count(), 1, "{effect}");
+    }
+}
+
+/// A payment whose renewals fail from the first to the 36th second, and which takes two minutes.
+fn slow_through_an_outage(
+    inner: &MemoryStore,
+    effects: &Effects,
+    settle: Duration,
+) -> (Guarded<Faulty<MemoryStore>>, Arc<AtomicBool>) {
+    let down = Arc::new(AtomicBool::new(false));
+    let script = Arc::clone(&down);
+    let faulty =
+        Faulty::new(
+            inner.clone(),
+            move |_| {
+                if script.load(Ordering::SeqCst) { Fault::Refused } else { Fault::None }
+            },
+        );
+    let book = effects.clone();
+    let lookup = move |_| {
+        let happened = book.count() > 0;
+        async move { if happened { Found::Applied(Outcome::new(200, "1")) } else { Found::NotApplied } }
+    };
+    (Guard::new(faulty).operation("pay").unwrap().lookup(lookup, settle), down)
+}
+
+async fn outage(down: &AtomicBool) {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    down.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    down.store(false, Ordering::SeqCst);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
+    let (inner, effects) = (store(), Effects::default());
+    let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(300));
+    let (mine, first) = (effects.clone(), pay.clone());
+    let first = tokio::spawn(async move {
+        let work = |_| async move {
+            tokio::time::sleep(Duration::from_secs(120)).await;
+            Ok::<_, Failure>(mine.happen())
+        };
+        first.once(&acme(), &key("k"), &(), work).await
+    });
+    outage(&down).await;
+    let second = pay.once::<u32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(second, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{second:?}");
+    assert!(first.await.unwrap().unwrap().stored);
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_lost_its_claim_is_over_before_a_lookup_may_say_not_applied() {
+    let (inner, effects) = (store(), Effects::default());
+    let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(10));
+    // Another process: it knows nothing of the owner here.
+    let (elsewhere, _) = slow_through_an_outage(&inner, &effects, Duration::from_secs(10));
+    let mine = effects.clone();
+    let first = tokio::spawn(async move {
+        let work = |_| async move {
+            tokio::time::sleep(Duration::from_secs(120)).await;
+            Ok::<_, Failure>(mine.happen())
+        };
+        pay.once(&acme(), &key("k"), &(), work).await
+    });
+    outage(&down).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let mine = effects.clone();
+    let second = elsewhere.once(&acme(), &key("k"), &(), |_| async move { Ok(mine.happen()) }).await;
+    let first = first.await.unwrap();
+    assert!(matches!(first, Err(OnceError::Guard(GuardError::TimedOut { .. }))), "{first:?}");
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert_eq!(effects.count(), 1, "{second:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_keyed_failure_of_unknown_fate_is_not_told_as_not_applied() {
+    let pay = Guard::new(store()).operation("pay").unwrap().effect(Effect::Keyed).unwrap();
+    let broken = |_| async { Err::<(), _>(Failure::unknown("connection reset")) };
+    match pay.once(&acme(), &key("k"), &(), broken).await {
+        Err(OnceError::Failed { failure, .. }) => assert_eq!(failure, Failure::unknown("connection reset")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_counts_from_the_first_ask_for_the_claim() {
+    let claims = AtomicU32::new(0);
+    let faulty = Faulty::new(store(), move |call| match call {
+        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
+        _ => Fault::None,
+    });
+    // The answer is waited for for five of these seven seconds.
+    let pay = Guard::new(faulty).operation("pay").unwrap().lease(Duration::from_secs(7)).unwrap();
+    let work = |_| async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok::<_, Failure>(1)
+    };
+    pay.once(&acme(), &key("k"), &(), work).await.unwrap();
+    assert!(pay.guard().metrics().render().contains(r#"idempotency_lease_lost_total{operation="pay"} 0"#));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_renewal_that_hangs_does_not_lose_the_lease() {
+    let renewals = AtomicU32::new(0);
+    let faulty = Faulty::new(store(), move |call| match call {
+        Call::Renew if renewals.fetch_add(1, Ordering::SeqCst) == 0 => Fault::Hangs,
+        _ => Fault::None,
+    });
+    let pay = Guard::new(faulty).operation("pay").unwrap().lease(Duration::from_secs(3)).unwrap();
+    let work = |_| async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Ok::<_, Failure>(1)
+    };
+    pay.once(&acme(), &key("k"), &(), work).await.unwrap();
+    assert!(pay.guard().metrics().render().contains(r#"idempotency_lease_lost_total{operation="pay"} 0"#));
+}
