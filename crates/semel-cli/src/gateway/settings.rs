@@ -131,17 +131,20 @@ impl Settings {
         if !is_path || status_path.parse::<PathAndQuery>().is_err() {
             return Err(usage(format!("status_path {status_path:?} is no path such as /.semel/intents")));
         }
+        let shadow = args.shadow.or(file.shadow).unwrap_or(false);
+        // Whoever only watches leaves nothing behind unless asked to.
+        let default_store = if shadow { "memory:" } else { STORE_DEFAULT };
         let operations: Result<_, _> = file.operation.iter().map(Operation::new).collect();
         Ok(Self {
             listen: args.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             admin,
             upstream,
             keep_host: file.keep_host.unwrap_or(true),
-            store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| STORE_DEFAULT.to_owned()),
+            store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| default_store.to_owned()),
             profile: of_text(args.profile.as_deref())?.or(file.profile.map(|Text(p)| p)).unwrap_or_default(),
             key_header: file.key_header.map_or(headers::IDEMPOTENCY_KEY, |Text(name)| name),
             require_key: args.require_key.or(file.require_key).unwrap_or(false),
-            shadow: args.shadow.or(file.shadow).unwrap_or(false),
+            shadow,
             log: of_text(args.log.as_deref())?
                 .or(file.log.map(|Text(l)| l))
                 .unwrap_or(Level(tracing::Level::INFO)),
