@@ -44,7 +44,8 @@ pub(super) fn screen(parts: &Parts) -> Result<(), Problem> {
         }
     }
     let path = parts.uri.path();
-    if !path.starts_with('/') && !(path == "*" && parts.method == Method::OPTIONS) {
+    let of_server = path == "*" && parts.method == Method::OPTIONS;
+    if !path.starts_with('/') && !of_server {
         return bad("The path does not begin with a slash.");
     }
     Ok(())

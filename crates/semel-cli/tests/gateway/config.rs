@@ -145,3 +145,11 @@ fn a_gateway_that_cannot_start_says_why() {
     let args = ["gateway", "--upstream", "http://127.0.0.1:1", "--single-tenant", "--store", "mongodb://x"];
     assert_eq!(place.command(&args, "").output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn the_example_in_the_documentation_holds() {
+    let docs = include_str!("../../../../docs/gateway.md");
+    let example = docs.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let output = check(example, &[]);
+    assert!(output.status.success(), "{output:?}");
+}
