@@ -38,6 +38,7 @@ pub(super) struct Edge {
     pub(super) status_path: Option<String>,
     /// What protects each declared operation, and when it is looked up; nothing protects the others.
     pub(super) effects: HashMap<String, (Effect, Option<Duration>)>,
+    pub(super) headers_max: usize,
     pub(super) body_idle: Duration,
 }
 
@@ -70,7 +71,7 @@ impl Edge {
     }
 
     async fn respond(&self, mut parts: Parts, body: Payload) -> Result<Response<Payload>, Problem> {
-        screen(&parts)?;
+        screen(&parts, self.headers_max)?;
         if let Some(shadow) = &self.shadow {
             return shadow.watch(parts, body).await.map_err(|broken| self.told(&broken));
         }

@@ -203,6 +203,7 @@ fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Res
         profile: settings.profile,
         status_path: accepts.then(|| settings.status_path.clone()),
         effects: settings.operations.iter().map(Operation::fate).collect(),
+        headers_max: settings.limits.head.headers_max,
         body_idle: settings.timeouts.body_idle,
     }))
 }

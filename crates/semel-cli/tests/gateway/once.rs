@@ -179,3 +179,29 @@ fn answers_outlive_the_gateway() {
     assert!(again.is_replay() && again.body == first.body);
     assert_eq!(upstream.effects("k-1"), 1);
 }
+
+#[test]
+fn a_crowd_of_duplicates_leaves_one_effect_for_each_key() {
+    const KEYS: usize = 50;
+    const SENDERS: usize = 16;
+    let config =
+        "[scope]\nsingle_tenant = true\n[[operation]]\nmatch = \"POST /pay\"\nin_flight = \"wait:20s\"\n";
+    let (_place, upstream, gateway) = configured(&[], config);
+    std::thread::scope(|scope| {
+        for sender in 0..SENDERS {
+            let gateway = &gateway;
+            // Everybody sends every key, each in an order of its own, over one connection.
+            scope.spawn(move || {
+                let mut connection = Connection::open(gateway.addr);
+                for n in 0..KEYS {
+                    let key = format!("k-{}", (n * (2 * sender + 1)) % KEYS);
+                    connection.write(request("POST", "/pay", &[("Idempotency-Key", &key)], "x"));
+                    assert_eq!(connection.answer().unwrap().status, 201, "{key}");
+                }
+            });
+        }
+    });
+    for n in 0..KEYS {
+        assert_eq!(upstream.effects(&format!("k-{n}")), 1, "k-{n}");
+    }
+}
