@@ -178,7 +178,7 @@ fn inline(value: &Value) -> String {
 fn exact(duration: Duration) -> String {
     let ms = duration.as_millis();
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-    let unit = units.iter().find(|(_, unit_ms)| ms > 0 && ms % unit_ms == 0);
+    let unit = units.iter().find(|(_, unit_ms)| ms > 0 && ms.is_multiple_of(*unit_ms));
     unit.map_or_else(|| format!("{ms}ms"), |(unit, unit_ms)| format!("{}{unit}", ms / unit_ms))
 }
 

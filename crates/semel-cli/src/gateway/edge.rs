@@ -36,8 +36,9 @@ pub(super) struct Edge {
     pub(super) profile: Profile,
     /// Where the status resource is, when an operation needs it.
     pub(super) status_path: Option<String>,
-    /// What protects each declared operation; nothing protects the others.
-    pub(super) effects: HashMap<String, Effect>,
+    /// What protects each declared operation, and when it is looked up; nothing protects the others.
+    pub(super) effects: HashMap<String, (Effect, Option<Duration>)>,
+    pub(super) headers_max: usize,
     pub(super) body_idle: Duration,
 }
 
@@ -70,7 +71,7 @@ impl Edge {
     }
 
     async fn respond(&self, mut parts: Parts, body: Payload) -> Result<Response<Payload>, Problem> {
-        screen(&parts)?;
+        screen(&parts, self.headers_max)?;
         if let Some(shadow) = &self.shadow {
             return shadow.watch(parts, body).await.map_err(|broken| self.told(&broken));
         }
@@ -100,19 +101,16 @@ impl Edge {
             };
             return Ok(response.map(|body| body.map_err(|never| match never {}).boxed_unsync()));
         }
-        let first = FirstRun::default();
-        let mut place = None;
+        let mut _place = None;
         if let Some(limits) = &self.limits
             && let Look::Guarded(intent) = self.layer.look(&parts)
         {
-            place = Box::pin(limits.admit(&intent)).await?;
+            let first = FirstRun::default();
             parts.extensions.insert(first.clone());
+            _place = Box::pin(limits.admit(&intent, first)).await?;
         }
         let mut guarded = self.guarded.clone();
         let answered = guarded.call(Request::from_parts(parts, body)).await;
-        if let Some(place) = place.filter(|_| !first.happened()) {
-            place.give_back();
-        }
         let response = answered.map_err(|broken| self.told(&broken))?;
         let ours = response.headers();
         self.counted.request(match () {
@@ -132,11 +130,16 @@ impl Edge {
                 if *timed_out { Trouble::UpstreamTimeout } else { Trouble::UpstreamBroken }.into()
             }
             (Failed::Unknown { timed_out, .. }, Some(operation)) => {
-                let effect = self.effects.get(operation).copied().unwrap_or_default();
+                let (effect, settle) = self.effects.get(operation).copied().unwrap_or_default();
                 let trouble =
                     if effect.may_rerun() { Trouble::AttemptFailed } else { Trouble::OutcomeUncertain };
                 let status = if *timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-                Problem::from(trouble).status(status)
+                let problem = Problem::from(trouble).status(status);
+                // When a lookup may have found out.
+                match settle.filter(|_| trouble == Trouble::OutcomeUncertain) {
+                    Some(settle) => problem.retry_after(settle),
+                    None => problem,
+                }
             }
         }
     }

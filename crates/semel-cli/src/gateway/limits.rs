@@ -6,6 +6,7 @@ use semel::Intent;
 use semel::store::{AnyStore, Store};
 
 use super::bucket::{Buckets, Rate};
+use super::forward::FirstRun;
 use super::metrics::Counted;
 use super::problem::{Problem, Trouble};
 use super::quota::Quotas;
@@ -22,17 +23,18 @@ pub(super) struct Limits {
     counted: Counted,
 }
 
-/// A place among a tenant's new intents, to be given back when it turns out not to be new.
+/// A place among a tenant's new intents, given back when it turns out not to have been new.
 #[must_use]
 pub(super) struct Place<'a> {
-    limits: &'a Limits,
+    intents: &'a Buckets,
     tenant: String,
+    first: FirstRun,
 }
 
-impl Place<'_> {
-    pub(super) fn give_back(self) {
-        if let Some(intents) = &self.limits.intents {
-            intents.give_back(&self.tenant, Instant::now());
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.first.happened() {
+            self.intents.give_back(&self.tenant, Instant::now());
         }
     }
 }
@@ -56,7 +58,7 @@ impl Limits {
 
     /// Lets an attempt at an intent through, or says when it may come again. Retries of what is known already
     /// are not new: they pass however much a tenant has used up, or a limit would turn into a lost answer.
-    pub(super) async fn admit(&self, intent: &Intent) -> Result<Option<Place<'_>>, Problem> {
+    pub(super) async fn admit(&self, intent: &Intent, first: FirstRun) -> Result<Option<Place<'_>>, Problem> {
         let now = Instant::now();
         if let Some(attempts) = &self.attempts
             && let Err(after) = attempts.take(intent.id().as_bytes(), now)
@@ -68,7 +70,7 @@ impl Limits {
         let refused = match (self.quotas.check(tenant), &self.intents) {
             (Err(after), _) => Some((Trouble::QuotaExceeded, "quota", after)),
             (Ok(()), Some(intents)) => match intents.take(tenant, now) {
-                Ok(()) => return Ok(Some(Place { limits: self, tenant: tenant.to_owned() })),
+                Ok(()) => return Ok(Some(Place { intents, tenant: tenant.to_owned(), first })),
                 Err(after) => Some((Trouble::TooManyIntents, "intents", after)),
             },
             (Ok(()), None) => None,

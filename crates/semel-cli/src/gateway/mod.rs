@@ -51,6 +51,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower_layer::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use self::authorize::{Authorize, Principal};
 use self::edge::Edge;
@@ -58,6 +61,7 @@ use self::forward::Forward;
 use self::limits::Limits;
 use self::listen::Serving;
 use self::metrics::Counted;
+use self::operation::Operation;
 use self::quota::Quotas;
 use self::settings::{ScopeOf, Settings};
 use self::shadow::Shadow;
@@ -80,12 +84,7 @@ pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Resu
         let document = check::document(&settings);
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .with_target(false)
-        .with_max_level(settings.log.0)
-        .init();
+    log_to_stderr(settings.log.0);
     let guard = Guard::new(store::open(&settings.store).await?);
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
@@ -147,6 +146,14 @@ pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Resu
     )))
 }
 
+/// What is ours at the level that was asked for; what others say only when it is a warning.
+fn log_to_stderr(level: tracing::Level) {
+    let ours = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
+    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false);
+    // Fails only where somebody else logs already, and then that one does.
+    let _ = lines.with_max_level(level).finish().with(ours).try_init();
+}
+
 async fn bind(what: &str, address: std::net::SocketAddr) -> Result<TcpListener, Failed> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|error| Failed::not_done(format!("cannot listen on {address} ({what}): {error}")))
@@ -195,11 +202,8 @@ fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Res
         counted: counted.clone(),
         profile: settings.profile,
         status_path: accepts.then(|| settings.status_path.clone()),
-        effects: settings
-            .operations
-            .iter()
-            .map(|operation| (operation.name.clone(), operation.effect))
-            .collect(),
+        effects: settings.operations.iter().map(Operation::fate).collect(),
+        headers_max: settings.limits.head.headers_max,
         body_idle: settings.timeouts.body_idle,
     }))
 }

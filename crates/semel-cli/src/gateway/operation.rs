@@ -69,6 +69,12 @@ impl Operation {
         })
     }
 
+    /// Its name, what protects it, and when it is looked up: what a client is told when it breaks.
+    pub(super) fn fate(&self) -> (String, (Effect, Option<Duration>)) {
+        let settle = self.lookup.as_ref().map(|lookup| lookup.settle);
+        (self.name.clone(), (self.effect, settle))
+    }
+
     /// The rule of the layer.
     pub(super) fn rule(&self, forward: &Forward) -> Rule {
         let mut rule = Rule::on(&self.route)

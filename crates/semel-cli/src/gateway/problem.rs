@@ -238,3 +238,28 @@ impl Problem {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_in_the_contract_that_clients_are_given() {
+        let contract = include_str!("../../../../docs/http-contract.md");
+        for trouble in Trouble::ALL {
+            assert!(contract.contains(&format!("`{}`", trouble.code())), "{}", trouble.code());
+        }
+    }
+
+    #[test]
+    fn what_may_be_retried_says_when() {
+        for profile in Profile::ALL {
+            for trouble in Trouble::ALL {
+                let response = Problem::from(trouble).response(profile);
+                let should_retry = &response.headers()[profile.should_retry()];
+                assert_eq!(should_retry == "true", response.headers().contains_key("retry-after"));
+                assert_eq!(response.status(), trouble.status());
+            }
+        }
+    }
+}

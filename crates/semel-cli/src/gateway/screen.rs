@@ -2,12 +2,17 @@
 
 use http::header::{self, HeaderMap};
 use http::request::Parts;
-use http::{Method, Version};
+use http::{Method, StatusCode, Version};
 
 use super::problem::{Problem, Trouble};
 
 /// Whether a request can be forwarded at all.
-pub(super) fn screen(parts: &Parts) -> Result<(), Problem> {
+pub(super) fn screen(parts: &Parts, headers_max: usize) -> Result<(), Problem> {
+    // In HTTP/1 they were counted on the wire; HTTP/2 bounds their bytes only.
+    if parts.headers.len() > headers_max {
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        return Err(Problem::from(Trouble::BadRequest).status(status).detail("There are too many headers."));
+    }
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
         return Err(Trouble::MethodRefused.into());
     }
@@ -44,7 +49,8 @@ pub(super) fn screen(parts: &Parts) -> Result<(), Problem> {
         }
     }
     let path = parts.uri.path();
-    if !path.starts_with('/') && !(path == "*" && parts.method == Method::OPTIONS) {
+    let of_server = path == "*" && parts.method == Method::OPTIONS;
+    if !path.starts_with('/') && !of_server {
         return bad("The path does not begin with a slash.");
     }
     Ok(())
@@ -70,7 +76,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        screen(&request.body(()).unwrap().into_parts().0).err().map(|problem| problem.trouble.code())
+        screen(&request.body(()).unwrap().into_parts().0, 2).err().map(|problem| problem.trouble.code())
     }
 
     #[test]
@@ -93,6 +99,8 @@ mod tests {
             ("GET", "ftp://a/b", &[("host", "a")], bad),
             ("GET", "http://u@a/b", &[("host", "u@a")], bad),
             ("GET", "*", &[("host", "a")], bad),
+            ("GET", "/", &[("host", "a"), ("a", "b")], None),
+            ("GET", "/", &[("host", "a"), ("a", "b"), ("a", "c")], bad),
         ] {
             assert_eq!(code(method, uri, headers), refused, "{method} {uri} {headers:?}");
         }

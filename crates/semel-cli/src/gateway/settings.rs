@@ -96,26 +96,7 @@ impl Settings {
         })?;
         let authorize =
             of_text(args.authorize.as_deref())?.or(file.scope.authorize.map(|Text(question)| question));
-        let tenant = of_text(args.tenant.as_deref())?.or(file.scope.tenant.map(|Text(tenant)| tenant));
-        // Whoever names a tenant on the command line means it, whatever the file said, and the other way round.
-        let single = args.single_tenant.or(file.scope.single_tenant).unwrap_or(false);
-        let scope = match (tenant, single) {
-            _ if args.single_tenant == Some(true) && args.tenant.is_none() => ScopeOf::SingleTenant,
-            (Some(tenant), false) => ScopeOf::Tenant(tenant),
-            (Some(tenant), true) if args.tenant.is_some() => ScopeOf::Tenant(tenant),
-            (None, true) => ScopeOf::SingleTenant,
-            (Some(_), true) => {
-                return Err(usage("single_tenant and tenant are both given; which is it?".into()));
-            }
-            (None, false) => {
-                return Err(usage(
-                    "nobody says whose requests these are, and one tenant must not get another's answers: give \
-                     --tenant header:X-Tenant-Id (checked by whatever is in front), or --authorize 'GET /whoami' with \
-                     --tenant auth:X-User-Id, or say --single-tenant where there is only one"
-                        .into(),
-                ));
-            }
-        };
+        let scope = scope(args, file.scope.tenant, file.scope.single_tenant)?;
         if matches!(scope, ScopeOf::Tenant(Tenant::Auth(_))) && authorize.is_none() {
             return Err(usage("a tenant from auth:… needs authorize = \"GET /whoami\" to name it".into()));
         }
@@ -131,17 +112,20 @@ impl Settings {
         if !is_path || status_path.parse::<PathAndQuery>().is_err() {
             return Err(usage(format!("status_path {status_path:?} is no path such as /.semel/intents")));
         }
+        let shadow = args.shadow.or(file.shadow).unwrap_or(false);
+        // Whoever only watches leaves nothing behind unless asked to.
+        let default_store = if shadow { "memory:" } else { STORE_DEFAULT };
         let operations: Result<_, _> = file.operation.iter().map(Operation::new).collect();
         Ok(Self {
             listen: args.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             admin,
             upstream,
             keep_host: file.keep_host.unwrap_or(true),
-            store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| STORE_DEFAULT.to_owned()),
+            store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| default_store.to_owned()),
             profile: of_text(args.profile.as_deref())?.or(file.profile.map(|Text(p)| p)).unwrap_or_default(),
             key_header: file.key_header.map_or(headers::IDEMPOTENCY_KEY, |Text(name)| name),
             require_key: args.require_key.or(file.require_key).unwrap_or(false),
-            shadow: args.shadow.or(file.shadow).unwrap_or(false),
+            shadow,
             log: of_text(args.log.as_deref())?
                 .or(file.log.map(|Text(l)| l))
                 .unwrap_or(Level(tracing::Level::INFO)),
@@ -171,6 +155,24 @@ impl Settings {
             requests_max: self.limits.upstream_requests_max,
             idle_max: self.limits.upstream_idle_max,
         })
+    }
+}
+
+/// Whoever says on the command line whose requests these are means it, whatever the file says.
+fn scope(args: &Gateway, tenant: Option<Text<Tenant>>, single: Option<bool>) -> Result<ScopeOf, Failed> {
+    let (tenant, single) = match (&args.tenant, args.single_tenant) {
+        (None, None | Some(false)) => (tenant.map(|Text(tenant)| tenant), single == Some(true)),
+        (tenant, single) => (of_text(tenant.as_deref())?, single == Some(true)),
+    };
+    match (tenant, single) {
+        (Some(tenant), false) => Ok(ScopeOf::Tenant(tenant)),
+        (None, true) => Ok(ScopeOf::SingleTenant),
+        (Some(_), true) => Err(Failed::usage("single_tenant and tenant are both given; which is it?")),
+        (None, false) => Err(Failed::usage(
+            "nobody says whose requests these are, and one tenant must not get another's answers: give --tenant \
+             header:X-Tenant-Id (checked by whatever is in front), or --authorize 'GET /whoami' with --tenant \
+             auth:X-User-Id, or say --single-tenant where there is only one",
+        )),
     }
 }
 

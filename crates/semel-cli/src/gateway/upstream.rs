@@ -12,6 +12,7 @@ use std::time::Duration;
 use http::header::HeaderMap;
 use http::uri::Authority;
 use http::{Request, Response, StatusCode};
+use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
@@ -19,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
-use super::body::{Payload, Progress, Watched};
+use super::body::{Payload, Progress, Watched, whole};
 
 /// Largest head of an answer.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -100,6 +101,7 @@ impl Upstream {
                 Some(sender) => (sender, true),
                 None => (self.connect().await?, false),
             };
+            let repeat = if reused { repeatable(&request) } else { None };
             let sent = sender.try_send_request(request);
             let answered = match in_time(sent, &progress, target.response).await {
                 Some(answered) => answered,
@@ -129,16 +131,18 @@ impl Upstream {
                 }
                 Err(error) => error,
             };
-            match error.take_message() {
+            request = match (error.take_message(), repeat) {
                 // It was closed while it lay idle. Nothing was written, so another one will do.
-                Some(again) if reused => request = again,
-                Some(_) => return Err(Failed::NotSent(error.error().to_string())),
-                None if progress.failed() => return Err(Failed::ClientBroke),
-                None => {
+                (Some(again), _) if reused => again,
+                (Some(_), _) => return Err(Failed::NotSent(error.error().to_string())),
+                (None, _) if progress.failed() => return Err(Failed::ClientBroke),
+                // It met a closing connection, and asking again changes nothing.
+                (None, Some(again)) => again,
+                (None, None) => {
                     let why = error.error().to_string();
                     return Err(Failed::Unknown { why, timed_out: false });
                 }
-            }
+            };
         }
     }
 
@@ -188,6 +192,18 @@ impl Upstream {
             idle.push_back(Idle { sender, until });
         }
     }
+}
+
+/// The same request once more, where it only reads and has no body.
+fn repeatable(request: &Request<Payload>) -> Option<Request<Payload>> {
+    if !request.method().is_safe() || !request.body().is_end_stream() {
+        return None;
+    }
+    let mut again = Request::new(whole(""));
+    *again.method_mut() = request.method().clone();
+    *again.uri_mut() = request.uri().clone();
+    *again.headers_mut() = request.headers().clone();
+    Some(again)
 }
 
 /// Waits for an answer; `None` when it takes too long after the request's body last moved.

@@ -1,2 +1,18 @@
 //! The real gateway, on real sockets, in front of a service that keeps a ledger.
 #![allow(clippy::unwrap_used)]
+
+mod admin;
+mod attacks;
+mod authorize;
+mod client;
+mod config;
+#[cfg(feature = "crash-points")]
+mod crash;
+mod doubt;
+mod drain;
+mod gateway;
+mod limits;
+mod once;
+mod pass;
+mod shadow;
+mod upstream;

@@ -67,7 +67,7 @@ fn completions_for_the_common_shells() {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["ls", "show", "resolve", "release", "sweep", "migrate"] {
+    for command in ["ls", "show", "resolve", "release", "sweep", "migrate", "gateway"] {
         let help = semel(&[command, "--help"]).out();
         assert!(help.contains(&format!("  semel {command}")), "{help}");
         assert!(!help.contains("demo-worker"));

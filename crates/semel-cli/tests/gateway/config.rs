@@ -1,0 +1,155 @@
+//! Settings: what holds, what is wrong, and in which line.
+
+use std::process::Output;
+
+use crate::gateway::{Place, semel};
+
+const FULL: &str = r#"
+listen = "127.0.0.1:8081"
+admin = "127.0.0.1:9091"
+upstream = "http://127.0.0.1:3000"
+store = "sqlite:semel.db"
+profile = "classic"
+
+[scope]
+tenant = "header:X-Tenant-Id"
+
+[[operation]]
+name = "payment.create"
+match = "POST /payments"
+key = "required"
+retention = "7d"
+lease = "30s"
+in_flight = "reject"
+effect = "opaque"
+on_5xx = "retry"
+lookup = "GET /payments/by-key/{key}"
+lookup_settle = "10s"
+store_down = "closed"
+
+[[operation]]
+match = "POST /orders/{id}/refund"
+preset = "payment"
+in_flight = "wait:2s"
+lookup = "GET /r/{tenant}/{key}"
+lookup_headers = { authorization = "Bearer secret" }
+"#;
+
+fn check(config: &str, args: &[&str]) -> Output {
+    let place = Place::new();
+    let mut command = place.command(&[&["gateway", "--check"], args].concat(), config);
+    command.env_remove("SEMEL_STORE").output().unwrap()
+}
+
+fn wrong(config: &str, args: &[&str]) -> String {
+    let output = check(config, args);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    stderr
+}
+
+#[test]
+fn the_effective_settings_are_printed_as_a_file_that_would_set_them() {
+    let output = check(FULL, &[]);
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    for line in [
+        "listen = \"127.0.0.1:8081\"",
+        "upstream = \"http://127.0.0.1:3000\"",
+        "tenant = \"header:x-tenant-id\"",
+        "connections_max = 10000",
+        "header_read = \"10s\"",
+        "name = \"payment.create\"",
+        "lookup = \"GET /payments/by-key/{key}\"",
+        "match = \"POST /orders/{id}/refund\"",
+        "on_5xx = \"hold\"",
+        "in_flight = \"wait:2s\"",
+    ] {
+        assert!(printed.lines().any(|have| have == line), "{line}\nis not in\n{printed}");
+    }
+    assert!(!printed.contains("secret"), "{printed}");
+    // What it printed, it takes.
+    let again = check(&printed, &[]);
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), printed, "{:?}", again.stderr);
+}
+
+#[test]
+fn flags_come_before_the_environment_and_that_before_the_file() {
+    let place = Place::new();
+    let listen = |env: Option<&str>, flag: Option<&str>| {
+        let mut args = vec!["gateway", "--check", "--json"];
+        args.extend(flag.iter().flat_map(|flag| ["--listen", flag]));
+        let mut command = place.command(&args, FULL);
+        command.env("SEMEL_STORE", "memory:");
+        if let Some(env) = env {
+            command.env("SEMEL_LISTEN", env);
+        }
+        let output = command.output().unwrap();
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(printed["store"], "memory:");
+        printed["listen"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(listen(None, None), "127.0.0.1:8081");
+    assert_eq!(listen(Some("127.0.0.1:1"), None), "127.0.0.1:1");
+    assert_eq!(listen(Some("127.0.0.1:1"), Some("127.0.0.1:2")), "127.0.0.1:2");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line() {
+    let base = "upstream = \"http://127.0.0.1:1\"\n[scope]\nsingle_tenant = true\n";
+    let operation = |settings: &str| format!("{base}[[operation]]\nmatch = \"POST /a\"\n{settings}\n");
+    for (config, says) in [
+        (format!("listen_on = 1\n{base}"), "gateway.toml:1: unknown field `listen_on`"),
+        (operation("retentoin = \"7d\""), "gateway.toml:6: unknown field `retentoin`"),
+        (operation("retention = \"7\""), "gateway.toml:6: \"7\" is not a duration"),
+        (operation("in_flight = \"wait\""), "gateway.toml:6: \"wait\" is no in_flight"),
+        (operation("effect = \"atomic\""), "a gateway cannot have"),
+        (operation("lookup = \"POST /x/{key}\""), "may only read"),
+        (operation("lookup = \"GET /x\""), "has no {key}"),
+        (operation("lookup_settle = \"1s\""), "lookup_… is set but lookup is not"),
+        (operation("lease = \"1ms\""), "a lease of 1ms is not between"),
+        (operation("replay_headers = [\"set-cookie\"]"), "set-cookie"),
+        (format!("{base}[[operation]]\nmatch = \"GET /a\"\n"), "change nothing"),
+        (format!("{base}[[operation]]\nmatch = \"/a\"\n"), "is no route"),
+        (format!("{base}[limits]\nconnections_max = 0\n"), "is not in 1..="),
+        (format!("{base}[limits]\nnew_intents_per_s = -1.0\n"), "is no rate"),
+        (
+            "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:Authorization\"\n".to_owned(),
+            "gateway.toml:3: the header authorization is no scope: its value changes when a token is refreshed",
+        ),
+        ("upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"auth:X\"\n".to_owned(), "needs authorize"),
+        ("upstream = \"http://127.0.0.1:1\"\n".to_owned(), "nobody says whose requests these are"),
+        ("[scope]\nsingle_tenant = true\n".to_owned(), "say where the service is"),
+        ("upstream = \"https://a\"\n".to_owned(), "plain HTTP"),
+    ] {
+        let line = wrong(&config, &[]);
+        assert!(line.contains(says), "{config}\n{line}");
+    }
+    let line = wrong("", &["--single-tenant", "--upstream", "http://a", "--admin", "0.0.0.0:9090"]);
+    assert!(line.contains("--admin-insecure"), "{line}");
+    assert!(wrong("", &["--upstream", "nowhere", "--single-tenant"]).contains("write it like http://"));
+    let missing = semel(&["gateway", "--config", "/no/such/file", "--check"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(2));
+}
+
+#[test]
+fn a_gateway_that_cannot_start_says_why() {
+    let place = Place::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    let args = ["gateway", "--upstream", "http://127.0.0.1:1", "--single-tenant", "--listen", &listen];
+    let output = place.command(&args, "").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot listen on"), "{output:?}");
+    let args = ["gateway", "--upstream", "http://127.0.0.1:1", "--single-tenant", "--store", "mongodb://x"];
+    assert_eq!(place.command(&args, "").output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn the_example_in_the_documentation_holds() {
+    let docs = include_str!("../../../../docs/gateway.md");
+    let example = docs.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let output = check(example, &[]);
+    assert!(output.status.success(), "{output:?}");
+}

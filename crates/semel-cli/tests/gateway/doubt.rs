@@ -1,0 +1,177 @@
+//! What is known when the service gives no answer, and how doubt is settled.
+
+use testkit::proxy::{Fault, Proxy};
+
+use crate::client::{Answer, Connection, request};
+use crate::gateway::{Gateway, Place, configured, plain};
+use crate::upstream::Upstream;
+
+const UNCERTAIN: &str = "IDEMPOTENCY_OUTCOME_UNCERTAIN";
+
+/// One operation on `/cut`, where the effect happens and the answer is lost, with these settings.
+fn cut(settings: &str) -> (Place, Upstream, Gateway) {
+    let config = format!(
+        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\n{settings}\n"
+    );
+    configured(&[], &config)
+}
+
+fn told(answer: &Answer) -> (u16, &str) {
+    (answer.status, answer.code())
+}
+
+#[test]
+fn an_answer_that_is_lost_leaves_an_opaque_effect_uncertain() {
+    let (_place, upstream, gateway) = cut("");
+    let first = gateway.post("/cut", "k-1", "x");
+    assert_eq!(told(&first), (502, UNCERTAIN));
+    assert_eq!(
+        (first.header("x-should-retry"), first.json()["retryable"].as_bool()),
+        (Some("false"), Some(false))
+    );
+    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
+fn an_answer_that_breaks_off_half_way_is_no_answer() {
+    let (_place, upstream, gateway) = plain(&[]);
+    let mut client = Connection::open(gateway.addr);
+    client.write(request("POST", "/half", &[("Idempotency-Key", "k-1")], "x"));
+    let half = client.answer();
+    assert!(half.is_none_or(|half| half.body.len() < 10));
+    assert_eq!(told(&gateway.post("/half", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
+fn a_keyed_effect_is_run_again() {
+    let (_place, upstream, gateway) = cut("effect = \"keyed\"");
+    for _ in 0..2 {
+        let answer = gateway.post("/cut", "k-1", "x");
+        assert_eq!(told(&answer), (502, "IDEMPOTENCY_ATTEMPT_FAILED"));
+        assert_eq!(answer.header("x-should-retry"), Some("true"));
+    }
+    assert_eq!(upstream.effects("k-1"), 2);
+}
+
+#[test]
+fn a_service_that_takes_too_long_is_in_doubt_too() {
+    let (_place, upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nresponse = \"200ms\"\n");
+    assert_eq!(told(&gateway.post("/never", "k-1", "x")), (504, UNCERTAIN));
+    assert_eq!(told(&gateway.post("/never", "k-1", "x")), (409, UNCERTAIN));
+    assert_eq!(upstream.effects("k-1"), 1);
+    let mut unguarded = Connection::open(gateway.addr);
+    unguarded.write(request("GET", "/never", &[], ""));
+    assert_eq!(told(&unguarded.answer().unwrap()), (504, "GATEWAY_UPSTREAM_TIMEOUT"));
+}
+
+#[test]
+fn what_was_never_sent_did_not_happen() {
+    let place = Place::new();
+    let upstream = Upstream::start();
+    let addr = upstream.addr;
+    drop(upstream);
+    let gateway = place.start_before(&format!("http://{addr}"), &["--single-tenant"], "", None);
+    let down = gateway.post("/pay", "k-1", "x");
+    assert_eq!(told(&down), (502, "GATEWAY_UPSTREAM_UNREACHABLE"));
+    assert_eq!((down.header("x-should-retry"), down.header("retry-after")), (Some("true"), Some("1")));
+    let upstream = Upstream::start_on(addr);
+    assert_eq!(gateway.post("/pay", "k-1", "x").status, 201);
+    assert!(gateway.post("/pay", "k-1", "x").is_replay());
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
+fn a_network_that_swallows_answers_leaves_doubt_and_never_a_second_effect() {
+    let (place, upstream) = (Place::new(), Upstream::start());
+    let proxy = Proxy::start(upstream.addr).unwrap();
+    let gateway = place.start_before(&format!("http://{}", proxy.addr()), &["--single-tenant"], "", None);
+    for (n, fault) in
+        [Fault::DropResponse, Fault::CutAnswerAfter(5), Fault::CutRequestAfter(20)].into_iter().enumerate()
+    {
+        let key = format!("k-{n}");
+        proxy.cut();
+        proxy.set(fault);
+        // A connection that was kept may turn out to be closed before anything is sent: then nothing happened.
+        let first = loop {
+            let answer = gateway.post("/pay", &key, "x");
+            if answer.code() != "GATEWAY_UPSTREAM_UNREACHABLE" {
+                break answer;
+            }
+        };
+        assert_eq!(told(&first), (502, UNCERTAIN), "{fault:?}");
+        proxy.set(Fault::Pass);
+        assert_eq!(told(&gateway.post("/pay", &key, "x")), (409, UNCERTAIN), "{fault:?}");
+        assert!(upstream.effects(&key) <= 1);
+    }
+}
+
+#[test]
+fn a_lookup_that_finds_it_settles_it() {
+    let (_place, upstream, gateway) =
+        cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\nlookup_status = 201");
+    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
+    let retry = gateway.post("/cut", "k-1", "x");
+    assert_eq!((retry.status, retry.text().as_str(), retry.is_replay()), (201, "{\"found\":true}", true));
+    assert_eq!(retry.header("content-type"), Some("application/json"));
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
+fn a_lookup_that_finds_nothing_lets_it_run_again() {
+    let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"300ms\"\n\
+                  [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\n";
+    let (_place, upstream, gateway) = configured(&[], config);
+    // It stands at the gate and has not happened yet.
+    assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
+    let (addr, open) = (gateway.addr, &upstream);
+    let retry = std::thread::scope(|scope| {
+        let retry = scope
+            .spawn(move || crate::client::send(addr, "POST", "/slow", &[("Idempotency-Key", "k-1")], "x"));
+        // The first attempt, the lookup, the second attempt.
+        open.wait_for(3);
+        open.open();
+        open.open();
+        retry.join().unwrap()
+    });
+    assert_eq!(retry.status, 201);
+    assert!(upstream.seen().iter().any(|seen| seen.path == "/by-key/k-1" && seen.method == "GET"));
+}
+
+#[test]
+fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
+    let (_place, upstream, gateway) = cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1h\"");
+    gateway.post("/cut", "k-1", "x");
+    let early = gateway.post("/cut", "k-1", "x");
+    assert_eq!(told(&early), (409, UNCERTAIN));
+    assert!(early.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
+    assert_eq!(upstream.seen().len(), 1, "it was not asked yet");
+
+    let (_place, upstream, gateway) = cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"");
+    upstream.break_lookups(true);
+    gateway.post("/cut", "k-1", "x");
+    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
+    upstream.break_lookups(false);
+    assert_eq!(gateway.post("/cut", "k-1", "x").status, 200);
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
+fn what_a_person_decides_is_what_the_next_retry_gets() {
+    let (place, upstream, gateway) = cut("");
+    for key in ["k-1", "k-2"] {
+        assert_eq!(told(&gateway.post("/cut", key, "x")), (502, UNCERTAIN));
+    }
+    let resolve = |key: &str, more: &[&str]| {
+        let args = ["resolve", "--operation", "pay", "--key", key, "--by", "ana", "--why", "looked"];
+        let output = place.semel(&[&args[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+    };
+    resolve("k-1", &["--applied", "--code", "201", "--body", "by hand"]);
+    let retry = gateway.post("/cut", "k-1", "x");
+    assert_eq!((retry.status, retry.text().as_str(), retry.is_replay()), (201, "by hand", true));
+    resolve("k-2", &["--not-applied"]);
+    gateway.post("/cut", "k-2", "x");
+    assert_eq!((upstream.effects("k-1"), upstream.effects("k-2")), (1, 2));
+}
