@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_millis(300);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 /// How long it comes back to ask about what is uncertain, before it leaves that to a person.
-const DOUBT_MAX: Duration = Duration::from_secs(4);
+const DOUBT_MAX: Duration = Duration::from_secs(3);
 
 /// What a send came to.
 #[derive(Clone, PartialEq, Eq, Debug)]

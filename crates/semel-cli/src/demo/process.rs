@@ -131,7 +131,7 @@ preset = "payment"
 lease = "1s"
 effect = "opaque"
 lookup = "GET {lookup}"
-lookup_settle = "800ms"
+lookup_settle = "1s"
 lookup_status = 201
 "#
     ))

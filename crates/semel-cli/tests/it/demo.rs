@@ -1,6 +1,9 @@
 //! The demo holds, and it notices when it does not.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -63,6 +66,47 @@ fn nothing_is_left_behind_unless_it_is_kept() {
     let url = format!("sqlite:{}", directory.join("semel.db").display());
     assert_eq!(semel(&["ls", "--state", "completed", "--store", &url]).out().lines().count(), 21);
     assert_eq!(processes_at(&place), Vec::<String>::new());
+}
+
+#[test]
+fn it_stays_to_be_tried_until_it_is_told_to_end() {
+    let world = World::empty();
+    let place = world.path().parent().unwrap().to_owned();
+    let mut demo = command(&["demo", "--stay", "--intents", "10", "--sends", "20", "--tasks", "8"]);
+    demo.env("TMPDIR", &place).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let gateway = lines.find_map(|line| line.strip_prefix("gateway  http://").map(str::to_owned)).unwrap();
+    let said: Vec<String> = lines.by_ref().take_while(|line| line != "Ctrl-C ends it.").collect();
+    assert_eq!(said.iter().filter(|line| line.contains("curl -i http://127.0.0.1:")).count(), 2, "{said:?}");
+
+    let [first, again] = [(); 2].map(|()| pay(&gateway));
+    assert!(
+        first.starts_with("HTTP/1.1 201 Created\r\n") && !first.contains("idempotency-replayed"),
+        "{first}"
+    );
+    assert!(again.contains("idempotency-replayed: true"), "{again}");
+    assert_eq!(first.split("\r\n\r\n").nth(1), again.split("\r\n\r\n").nth(1));
+
+    assert!(Command::new("kill").args(["-TERM", &demo.id().to_string()]).status().unwrap().success());
+    assert!(demo.wait().unwrap().success());
+    assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
+    assert_eq!(processes_at(&place), Vec::<String>::new());
+}
+
+fn pay(gateway: &str) -> String {
+    let mut stream = TcpStream::connect(gateway).unwrap();
+    let body = r#"{"amount": 4200}"#;
+    write!(
+        stream,
+        "POST /payments HTTP/1.1\r\nHost: {gateway}\r\nIdempotency-Key: order-1001\r\nContent-Type: \
+         application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Processes whose command line names this place.
