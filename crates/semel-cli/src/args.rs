@@ -24,7 +24,7 @@ Data goes to stdout, everything else to stderr.
 Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
 
 Examples:
-  semel demo                                          what semel does, in ten seconds
+  semel demo                                          what semel does, in fifteen seconds
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
   semel ls --state uncertain                          what needs a person
   semel show 9c8722d0f190                             one intent, and what can be done about it
@@ -56,8 +56,6 @@ pub(crate) enum Command {
         /// Which shell
         shell: Shell,
     },
-    #[command(hide = true)]
-    DemoWorker(DemoWorker),
 }
 
 /// List intents, newest first
@@ -305,29 +303,33 @@ pub(crate) struct Gateway {
     pub(crate) log: Option<String>,
 }
 
-/// See it work: crashes, duplicates and impatient callers, judged by a ledger
+/// See it work: a service with bad days, careless clients and a killed gateway, judged by a ledger
 ///
-/// A guard on SQLite in a temporary directory. Intents are sent several times over from many tasks, callers are
-/// dropped at random, and a worker process is killed in the middle of its work. Every effect appends a line to a
-/// ledger file and fsyncs it; the table is counted from that file. Exit code 1 if a single effect is missing or
-/// happened twice.
+/// A sample payments service that loses answers, fails and is slow; clients that send several times over, at the same
+/// time, hang up, and use keys twice; once directly, and once with `semel gateway` between, which is killed by SIGKILL
+/// half way and started again on the same store. Every charge appends a line to the service's ledger file and fsyncs
+/// it; the table is counted from that file. Exit code 1 if a single charge is missing or was made twice. All of it
+/// happens on this machine, in a temporary directory.
 #[derive(Args)]
 pub(crate) struct Demo {
-    /// How many different things are to be done
+    /// How many different payments are to be made
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) intents: u32,
-    /// How many times they are sent altogether
-    #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
+    /// How many times they are sent altogether, retries aside
+    #[arg(long, value_name = "N", default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     pub(crate) sends: u32,
-    /// Tasks that send
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    /// Clients that send at the same time
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=512))]
     pub(crate) tasks: u32,
-    /// What is random: order, latencies, who is dropped. A new one each time unless given
+    /// What is random: order, failures, delays, who hangs up. A new one each time unless given
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// Leave database and ledgers behind, and say where
+    /// Leave store, ledgers and the gateway's log behind, and say where
     #[arg(long)]
     pub(crate) keep: bool,
+    /// Leave service and gateway running, with something to try, until Ctrl-C
+    #[arg(long)]
+    pub(crate) stay: bool,
     /// Plant a bug, to see that the demo notices
     #[arg(long = "break", value_name = "BUG", hide = true)]
     pub(crate) bug: Option<Bug>,
@@ -336,26 +338,12 @@ pub(crate) struct Demo {
 /// Bugs the demo can be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Bug {
-    /// Some effects run beside the guard.
+    /// Some requests go past the gateway.
     Twice,
-    /// Some effects are reported done but are not.
+    /// Some payments are answered but not charged.
     Lost,
-    /// Held intents are settled without looking.
+    /// The gateway's lookup asks in the wrong place and never finds anything.
     Blind,
-}
-
-/// One worker process of the demo: sends come on stdin, answers go to stdout.
-#[derive(Args)]
-pub(crate) struct DemoWorker {
-    #[arg(long)]
-    pub(crate) directory: PathBuf,
-    #[arg(long)]
-    pub(crate) seed: u64,
-    #[arg(long)]
-    pub(crate) tasks: u32,
-    /// Gets stuck at its so-manieth effect, and says so.
-    #[arg(long)]
-    pub(crate) stall_at: Option<u32>,
 }
 
 #[cfg(test)]

@@ -55,9 +55,6 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             .enable_all()
             .build()?
             .block_on(gateway::run(args, cli.store.as_deref(), cli.json)),
-        Command::DemoWorker(args) => {
-            tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(demo::work(args))
-        }
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -74,10 +71,6 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
         Command::Release(args) => decide::release(&store, args, url, json).await,
         Command::Sweep(args) => sweep::run(&store, args, json).await,
-        Command::Migrate(_)
-        | Command::Completions { .. }
-        | Command::Demo(_)
-        | Command::Gateway(_)
-        | Command::DemoWorker(_) => Ok(()),
+        Command::Migrate(_) | Command::Completions { .. } | Command::Demo(_) | Command::Gateway(_) => Ok(()),
     }
 }

@@ -1,89 +1,98 @@
 //! The reference service: a payment that is charged once, however often it is asked for.
 //!
-//! Run it: `cargo run -p payments`. It keeps its intents in a SQLite file, asks a card provider that loses
-//! answers, and checks what it prints against the provider's own book.
+//! `cargo run -p payments` sends three orders three times each to a bank that loses every third answer, and checks
+//! what it prints against the bank's own book. `cargo run -p payments -- --serve` stays, to be tried with curl.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod app;
+mod bank;
+
+use std::path::Path;
 use std::time::Duration;
 
-use semel::guard::Guarded;
+use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use semel::Guard;
 use semel::store::sqlite::SqliteStore;
-use semel::{Failure, Found, Guard, GuardError, Key, OnceError, Outcome, Preset, Scope};
+use tower::ServiceExt;
+
+use crate::app::{MERCHANT, app};
+use crate::bank::{Bank, Charge};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
-
-/// The card provider: books every charge it is asked for, and loses the answer of every third.
-#[derive(Clone, Default)]
-struct Provider {
-    book: Arc<Mutex<Vec<String>>>,
-}
-
-impl Provider {
-    fn charge(&self, reference: &str) -> Result<String, std::io::Error> {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        book.push(reference.to_owned());
-        if book.len().is_multiple_of(3) {
-            return Err(std::io::Error::other("connection reset by provider"));
-        }
-        Ok(format!("charge-{}", book.len()))
-    }
-
-    fn charges(&self, reference: &str) -> usize {
-        let book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        book.iter().filter(|booked| *booked == reference).count()
-    }
-}
-
-async fn pay(payments: &Guarded<SqliteStore>, provider: &Provider, order: &str) -> Result<String, Failed> {
-    let (merchant, key) = (Scope::tenant("acme")?, Key::new(order)?);
-    let asked = provider.clone();
-    let charge = |attempt: semel::Attempt| async move { Ok(asked.charge(attempt.child("charge").as_str())?) };
-    Ok(match payments.once::<String, _, _, _>(&merchant, &key, &("EUR", 4_200), charge).await {
-        Ok(reply) if reply.replayed => format!("{} (again)", reply.value),
-        Ok(reply) => reply.value,
-        Err(OnceError::Failed { failure: Failure { message, .. }, .. }) => message,
-        Err(OnceError::Guard(GuardError::Uncertain { .. })) => "not known whether it was charged".to_owned(),
-        Err(error) => return Err(error.into()),
-    })
-}
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let directory = std::env::temp_dir().join(format!("payments-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let guard = Guard::new(SqliteStore::open(directory.join("semel.db")).await?);
-    let provider = Provider::default();
-    let payments = guard.operation("payment.create")?.preset(Preset::Payment);
-
-    println!("three orders, each asked for three times:");
-    let orders = ["order-1001", "order-1002", "order-1003"];
-    for order in orders {
-        for _ in 0..3 {
-            println!("  {order}: {}", pay(&payments, &provider, order).await?);
-        }
-    }
-
-    // The third answer was lost. Whoever knows is asked: here the provider's book.
-    let book = provider.clone();
-    let look_up = move |record: semel::store::Record| {
-        let charged = book.charges(record.intent.child("charge").as_str()) > 0;
-        async move { if charged { Found::Applied(Outcome::new(200, r#""charge-3""#)) } else { Found::NotApplied } }
-    };
-    let payments = payments.lookup(look_up, Duration::ZERO);
-    println!("and once more, with a lookup:");
-    println!("  order-1003: {}", pay(&payments, &provider, "order-1003").await?);
-
-    println!("charges in the provider's book:");
-    let scope = Scope::tenant("acme")?;
-    for order in orders {
-        let reference = payments.intent(&scope, &Key::new(order)?).child("charge");
-        let charges = provider.charges(reference.as_str());
-        println!("  {order}: {charges}");
-        if charges != 1 {
-            return Err(format!("{order} was charged {charges} times").into());
-        }
-    }
-    guard.drain(Duration::from_secs(5)).await;
+    let done = run(&directory).await;
     std::fs::remove_dir_all(&directory)?;
+    done
+}
+
+async fn run(directory: &Path) -> Result<(), Failed> {
+    let guard = Guard::new(SqliteStore::open(directory.join("semel.db")).await?);
+    let bank = Bank::open(&directory.join("bank.db"))?;
+    let app = app(bank.clone(), guard.clone())?;
+    match std::env::args().nth(1).as_deref() {
+        None => check(app, &bank).await?,
+        Some("--serve") => serve(app).await?,
+        Some(other) => return Err(format!("{other:?} is not known; use --serve, or nothing").into()),
+    }
+    // What callers left behind is finished and recorded before the process ends.
+    guard.drain(Duration::from_secs(5)).await;
     Ok(())
+}
+
+async fn check(app: Router, bank: &Bank) -> Result<(), Failed> {
+    println!("three orders, each asked for three times:");
+    for order in ["order-1001", "order-1002", "order-1003"] {
+        let mut ids = Vec::new();
+        for _ in 0..3 {
+            let (status, replayed, body) = pay(&app, order, 4_200).await?;
+            println!("  {order}: {status} {body}{}", if replayed { " (again)" } else { "" });
+            if status == StatusCode::CREATED {
+                ids.push(serde_json::from_str::<Charge>(&body)?.id);
+            }
+        }
+        ids.dedup();
+        ensure(ids.len() == 1, "every answer names the same charge")?;
+    }
+    println!("the same key for another amount:");
+    let (status, _, _) = pay(&app, "order-1001", 9_900).await?;
+    println!("  order-1001: {status}");
+    ensure(status == StatusCode::CONFLICT, "a key stands for one request")?;
+
+    let charges = bank.count().await?;
+    println!("charges in the bank's book: {charges}");
+    ensure(charges == 3, "every order is charged once")
+}
+
+async fn pay(app: &Router, order: &str, amount: i64) -> Result<(StatusCode, bool, String), Failed> {
+    let request = Request::post("/payments")
+        .header(MERCHANT, "acme")
+        .header("idempotency-key", order)
+        .header("content-type", "application/json")
+        .body(Body::from(format!("{{\"amount\":{amount}}}")))?;
+    let (parts, body) = app.clone().oneshot(request).await?.into_parts();
+    let body = String::from_utf8(body.collect().await?.to_bytes().to_vec())?;
+    Ok((parts.status, parts.headers.contains_key("idempotency-replayed"), body))
+}
+
+fn ensure(holds: bool, what: &str) -> Result<(), Failed> {
+    if holds { Ok(()) } else { Err(format!("does not hold: {what}").into()) }
+}
+
+async fn serve(app: Router) -> Result<(), Failed> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    println!(
+        "curl -i http://{}/payments -H '{MERCHANT}: acme' -H 'Idempotency-Key: order-1001' \
+         -H 'Content-Type: application/json' -d '{{\"amount\": 4200}}'",
+        listener.local_addr()?
+    );
+    let ctrl_c = async {
+        let _ = tokio::signal::ctrl_c().await;
+    };
+    Ok(axum::serve(listener, app).with_graceful_shutdown(ctrl_c).await?)
 }

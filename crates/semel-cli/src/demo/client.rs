@@ -1,193 +1,218 @@
-//! A caller of the guarded operation, as clients are: impatient at times, and persistent.
+//! A client as clients are: impatient, persistent, and at times careless with its keys.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use semel::store::sqlite::SqliteStore;
-use semel::{Failure, Guard, GuardError, Guarded, Key, OnceError, Scope};
+use semel::http::{Code, headers};
 use tokio::task::JoinSet;
 
-use super::ledger::Ledger;
+use super::ledger::Charge;
+use super::line::{Answer, Line};
 use super::plan::{IntentNo, Luck, Send};
-use crate::args::Bug;
-use crate::failure::Failed;
 
-pub(super) const OPERATION: &str = "demo.charge";
-pub(super) const TENANT: &str = "demo";
-/// Short, so that what a killed process leaves behind is known to be in doubt soon.
-pub(super) const LEASE: Duration = Duration::from_secs(1);
-/// Tries of one send, and the longest pause between two: together far beyond a lease.
+/// Tries of one send, and the longest pause between two: together far beyond a lease and a restart.
 const TRIES_MAX: u32 = 60;
-const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// How long a stuck call takes: nobody is there any more when it ends.
-const STUCK: Duration = Duration::from_secs(60);
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(300);
+/// How long a client waits for an answer at first; twice as long each time after that.
+const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+/// How long it comes back to ask about what is uncertain, before it leaves that to a person.
+const DOUBT_MAX: Duration = Duration::from_secs(3);
 
 /// What a send came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// The work ran for this send.
-    Ran,
-    /// The answer of an earlier run.
+    /// The payment was made for this send, as far as its client can tell.
+    Paid,
+    /// The answer of an earlier one.
     Replayed,
-    /// Nobody knows; the caller is told so.
+    /// Nobody knows; the client is told so, and stops.
     Held,
     /// Something that must not happen here.
     Wrong(String),
 }
 
 /// A send's way there.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) ending: Ending,
-    /// Refusals because somebody else was at it.
-    pub(super) in_flight: u32,
-    /// Times the caller hung up.
-    pub(super) dropped: u32,
+    /// Requests that left for the service.
+    pub(super) attempts: u64,
+    /// No answer: the client hung up, or the connection broke.
+    pub(super) unanswered: u64,
+    pub(super) failed: u64,
+    pub(super) in_flight: u64,
+    pub(super) uncertain: u64,
+    pub(super) conflicts: u64,
+    /// The payment it was given in the end.
+    pub(super) payment: Option<String>,
 }
 
-/// Makes a worker worth killing: one call gets stuck on its way there, the next one on its way back, so that a kill
-/// finds both kinds of doubt.
-pub(super) struct Stall {
-    /// The effect that gets stuck on its way back, counted from 1; the one before it never arrives.
-    pub(super) at: u32,
-    pub(super) begun: AtomicU32,
-    /// Told when the effect has happened and its answer is stuck.
-    pub(super) stuck: fn(),
+enum Means {
+    Paid { replayed: bool, charge: Charge },
+    InFlight,
+    Uncertain,
+    Conflict,
+    Failed,
+    Wrong(String),
 }
 
-/// Sends to a guard. Cheap to clone.
+/// Sends payments somewhere. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Client {
-    pub(super) guarded: Guarded<SqliteStore>,
-    pub(super) ledger: Ledger,
+    pub(super) to: SocketAddr,
     pub(super) seed: u64,
-    pub(super) bug: Option<Bug>,
-    pub(super) stall: Option<Arc<Stall>>,
-}
-
-pub(super) fn guarded(store: SqliteStore) -> Result<Guarded<SqliteStore>, Failed> {
-    let guarded =
-        Guard::new(store).operation(OPERATION).map_err(|error| Failed::not_done(error.to_string()))?;
-    guarded.lease(LEASE).map_err(|error| Failed::not_done(error.to_string()))
-}
-
-pub(super) fn receipt(intent: IntentNo) -> String {
-    format!("receipt for {intent}")
-}
-
-/// The work: a call to the world outside, which takes a while to get there and back.
-pub(super) async fn charge(ledger: Ledger, intent: IntentNo, luck: Luck) -> std::io::Result<()> {
-    tokio::time::sleep(luck.there).await;
-    ledger.append(intent).await?;
-    tokio::time::sleep(luck.back).await;
-    Ok(())
-}
-
-impl Stall {
-    /// Does not return for the two calls that get stuck.
-    async fn stuck(&self, ledger: &Ledger, intent: IntentNo) -> std::io::Result<()> {
-        let number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
-        if number + 1 == self.at {
-            tokio::time::sleep(STUCK).await;
-        } else if number == self.at {
-            ledger.append(intent).await?;
-            (self.stuck)();
-            tokio::time::sleep(STUCK).await;
-        }
-        Ok(())
-    }
+    /// A key stands for one request there.
+    pub(super) guarded: bool,
+    /// Where some sends go as well: the planted bug.
+    pub(super) beside: Option<SocketAddr>,
 }
 
 impl Client {
     /// Sends until there is an answer.
     pub(super) async fn send(&self, send: Send) -> Told {
         let luck = Luck::of(self.seed, send);
-        let mut told = Told { ending: Ending::Held, in_flight: 0, dropped: 0 };
-        let mut pause = Duration::from_millis(10);
-        if self.bug == Some(Bug::Twice) && send.number.is_multiple_of(50) {
-            let _ = self.ledger.append(send.intent).await;
+        let mut told = Told {
+            ending: Ending::Wrong(format!("{} had no answer after {TRIES_MAX} tries", send.intent)),
+            attempts: 0,
+            unanswered: 0,
+            failed: 0,
+            in_flight: 0,
+            uncertain: 0,
+            conflicts: 0,
+            payment: None,
+        };
+        if let Some(beside) = self.beside.filter(|_| send.number.is_multiple_of(50)) {
+            let _ = Line::new(beside).pay(&send.intent.to_string(), send.intent.amount()).await;
         }
-        for _ in 0..TRIES_MAX {
-            let call = Box::pin(self.call(send));
-            let result = match luck.hangs_up.filter(|_| told.dropped == 0) {
-                None => call.await,
-                Some(patience) => match tokio::time::timeout(patience, call).await {
-                    Ok(result) => result,
-                    Err(_) => {
-                        told.dropped += 1;
-                        continue;
-                    }
-                },
-            };
-            told.ending = match result {
-                Ok(ending) => ending,
-                Err(OnceError::Guard(GuardError::Uncertain { .. })) => Ending::Held,
-                Err(OnceError::Guard(
-                    error @ (GuardError::InFlight { .. }
-                    | GuardError::StoreUnavailable(_)
-                    | GuardError::Busy { .. }),
-                )) => {
-                    told.in_flight += u32::from(matches!(error, GuardError::InFlight { .. }));
-                    told.ending = Ending::Wrong(format!("gave up: {error}"));
-                    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
-                    continue;
-                }
-                Err(error) => Ending::Wrong(error.to_string()),
-            };
-            return told;
+        let mut line = Line::new(self.to);
+        if let Some(ending) = self.pay(&mut line, send.intent, &luck, &mut told).await {
+            told.ending = ending;
+        }
+        if luck.reuses && matches!(told.ending, Ending::Paid | Ending::Replayed) {
+            let ending = self.reuse(&mut line, send.intent, &mut told).await;
+            told.ending = ending.unwrap_or(told.ending);
         }
         told
     }
 
-    async fn call(&self, send: Send) -> Result<Ending, OnceError> {
-        let intent = send.intent;
-        let (scope, key) = match (Scope::tenant(TENANT), Key::new(intent.to_string())) {
-            (Ok(scope), Ok(key)) => (scope, key),
-            _ => return Ok(Ending::Wrong("the demo's own names are not allowed".to_owned())),
-        };
-        let (ledger, luck) = (self.ledger.clone(), Luck::of(self.seed, send));
-        let loses = self.bug == Some(Bug::Lost) && intent.0 % 10 == 3;
-        let stall = self.stall.clone();
-        let work = move |_| async move {
-            if let Some(stall) = stall {
-                stall.stuck(&ledger, intent).await?;
+    async fn pay(&self, line: &mut Line, intent: IntentNo, luck: &Luck, told: &mut Told) -> Option<Ending> {
+        let mut doubt: Option<Instant> = None;
+        let (mut pause, mut patience) = (PAUSE_MIN, PATIENCE);
+        for attempt in 0..TRIES_MAX {
+            let waits = luck.hangs_up.filter(|_| attempt == 0).unwrap_or(patience);
+            match ask(line, intent, intent.amount(), waits, told).await {
+                None => patience = (patience * 2).min(PATIENCE_MAX),
+                Some(Means::Paid { replayed, charge }) => {
+                    if charge.key != intent.to_string() || charge.amount != intent.amount() {
+                        return Some(Ending::Wrong(format!("{intent} was answered with {charge:?}")));
+                    }
+                    told.payment = Some(charge.id);
+                    return Some(if replayed { Ending::Replayed } else { Ending::Paid });
+                }
+                Some(Means::Uncertain) => {
+                    told.uncertain += 1;
+                    if doubt.get_or_insert_with(Instant::now).elapsed() > DOUBT_MAX {
+                        return Some(Ending::Held);
+                    }
+                    pause = PAUSE_MAX;
+                }
+                Some(Means::InFlight) => told.in_flight += 1,
+                Some(Means::Failed) => told.failed += 1,
+                Some(Means::Conflict) => {
+                    return Some(Ending::Wrong(format!("{intent} was taken for another request")));
+                }
+                Some(Means::Wrong(why)) => return Some(Ending::Wrong(why)),
             }
-            if !loses {
-                charge(ledger, intent, luck).await?;
+            rest(&mut pause).await;
+        }
+        None
+    }
+
+    /// The same key for another amount: a bug of the client's.
+    async fn reuse(&self, line: &mut Line, intent: IntentNo, told: &mut Told) -> Option<Ending> {
+        let (mut pause, mut patience) = (PAUSE_MIN, PATIENCE);
+        for _ in 0..TRIES_MAX {
+            match ask(line, intent, intent.amount() + 1_000_000, patience, told).await {
+                None => patience = (patience * 2).min(PATIENCE_MAX),
+                Some(Means::Conflict) => {
+                    told.conflicts += 1;
+                    return None;
+                }
+                Some(Means::Paid { .. }) if self.guarded => {
+                    return Some(Ending::Wrong(format!("{intent} was paid with another amount")));
+                }
+                Some(Means::Paid { .. }) => return None,
+                Some(Means::Wrong(why)) => return Some(Ending::Wrong(why)),
+                Some(Means::Failed) => told.failed += 1,
+                Some(Means::InFlight | Means::Uncertain) => {}
             }
-            Ok::<_, Failure>(receipt(intent))
-        };
-        let reply = self.guarded.once(&scope, &key, &("EUR", intent.0), work).await?;
-        Ok(match (reply.value == receipt(intent), reply.replayed) {
-            (false, _) => Ending::Wrong(format!("{intent} was answered with {:?}", reply.value)),
-            (true, true) => Ending::Replayed,
-            (true, false) => Ending::Ran,
-        })
+            rest(&mut pause).await;
+        }
+        Some(Ending::Wrong(format!("{intent} with another amount had no answer after {TRIES_MAX} tries")))
     }
 }
 
-/// Has `tasks` tasks do `what` for each send, and tells each result to `tell`.
-pub(super) async fn from_tasks<T, F, Fut>(
-    sends: Vec<Send>,
+/// One try; nothing when there was no answer.
+async fn ask(
+    line: &mut Line,
+    intent: IntentNo,
+    amount: u64,
+    patience: Duration,
+    told: &mut Told,
+) -> Option<Means> {
+    told.attempts += 1;
+    match tokio::time::timeout(patience, line.pay(&intent.to_string(), amount)).await {
+        Ok(Ok(answer)) => Some(means(&answer)),
+        Ok(Err(_)) | Err(_) => {
+            told.unanswered += 1;
+            None
+        }
+    }
+}
+
+fn means(answer: &Answer) -> Means {
+    let problem = answer.headers.get(headers::IDEMPOTENCY_PROBLEM).and_then(|code| code.to_str().ok());
+    match problem {
+        Some(code) if code == Code::InProgress.as_str() => Means::InFlight,
+        Some(code) if code == Code::Uncertain.as_str() => Means::Uncertain,
+        Some(code) if code == Code::Reused.as_str() => Means::Conflict,
+        Some(code) if code == Code::AttemptFailed.as_str() => Means::Failed,
+        _ if answer.status.is_server_error() => Means::Failed,
+        None if answer.status.is_success() => match serde_json::from_slice(&answer.body) {
+            Ok(charge) => {
+                Means::Paid { replayed: answer.headers.contains_key(headers::IDEMPOTENCY_REPLAYED), charge }
+            }
+            Err(error) => Means::Wrong(format!("an answer is no payment: {error}")),
+        },
+        problem => Means::Wrong(format!("an answer is {} {}", answer.status, problem.unwrap_or(""))),
+    }
+}
+
+async fn rest(pause: &mut Duration) {
+    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+    *pause = (*pause * 2).min(PAUSE_MAX);
+}
+
+/// Has `tasks` clients send, and tells what each send came to.
+pub(super) async fn from_tasks(
+    client: &Client,
+    sends: &[Send],
     tasks: u32,
-    what: F,
-    mut tell: impl FnMut(Send, T),
-) where
-    T: std::marker::Send + 'static,
-    F: Fn(Send) -> Fut + Clone + std::marker::Send + 'static,
-    Fut: Future<Output = T> + std::marker::Send,
-{
-    let (sends, next) = (Arc::new(sends), Arc::new(AtomicUsize::new(0)));
+    mut tell: impl FnMut(Send, Told),
+) {
+    let (sends, next) = (Arc::new(sends.to_vec()), Arc::new(AtomicUsize::new(0)));
     let (told, mut hear) = tokio::sync::mpsc::channel(tasks as usize);
     let mut running = JoinSet::new();
     for _ in 0..tasks {
-        let (sends, next, told, what) = (Arc::clone(&sends), Arc::clone(&next), told.clone(), what.clone());
+        let (client, sends, next, told) =
+            (client.clone(), Arc::clone(&sends), Arc::clone(&next), told.clone());
         running.spawn(async move {
             while let Some(send) = sends.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let result = what(*send).await;
-                if told.send((*send, result)).await.is_err() {
+                if told.send((*send, client.send(*send).await)).await.is_err() {
                     return;
                 }
             }

@@ -45,17 +45,27 @@ impl Drop for Directory {
     }
 }
 
-/// The store in it.
+/// The gateway's store in it.
 pub(super) fn store(directory: &Path) -> PathBuf {
     directory.join("semel.db")
 }
 
-/// The ledger of the effects under guard. All processes append to it.
+/// The ledger of the service behind the gateway.
 pub(super) fn ledger(directory: &Path) -> PathBuf {
     directory.join("with-semel.ledger")
 }
 
-/// The ledger of the effects without.
+/// The ledger of the service that is asked directly.
 pub(super) fn bare_ledger(directory: &Path) -> PathBuf {
     directory.join("without-semel.ledger")
+}
+
+/// What the gateway is told.
+pub(super) fn config(directory: &Path) -> PathBuf {
+    directory.join("gateway.toml")
+}
+
+/// What it has to say.
+pub(super) fn log(directory: &Path) -> PathBuf {
+    directory.join("gateway.log")
 }

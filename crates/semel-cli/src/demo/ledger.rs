@@ -1,4 +1,4 @@
-//! The world outside: a file with a line per effect, fsynced before the effect counts as done. It knows nothing
+//! The world outside: a file with a line per charge, fsynced before the charge counts as made. It knows nothing
 //! of semel, and it is what the demo is judged by.
 
 use std::collections::HashMap;
@@ -7,15 +7,25 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::thread;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 use super::plan::IntentNo;
 
 const QUEUE_MAX: usize = 1_024;
 
-type Line = (IntentNo, oneshot::Sender<io::Result<()>>);
+/// One charge, as it stands in the ledger and as the service answers with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) struct Charge {
+    pub(super) id: String,
+    /// Whatever the client sent as its key; the service gives nothing for it.
+    pub(super) key: String,
+    pub(super) amount: u64,
+}
 
-/// Appends effects. Cheap to clone.
+type Line = (Charge, oneshot::Sender<io::Result<()>>);
+
+/// Appends charges. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Ledger(mpsc::Sender<Line>);
 
@@ -28,10 +38,10 @@ impl Ledger {
     }
 
     /// Returns once the line is on disk.
-    pub(super) async fn append(&self, intent: IntentNo) -> io::Result<()> {
+    pub(super) async fn append(&self, charge: Charge) -> io::Result<()> {
         let gone = || io::Error::other("the ledger's thread is gone");
         let (done, written) = oneshot::channel();
-        self.0.send((intent, done)).await.map_err(|_| gone())?;
+        self.0.send((charge, done)).await.map_err(|_| gone())?;
         written.await.unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -43,12 +53,7 @@ fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
         while let Ok(next) = lines.try_recv() {
             waiting.push(next);
         }
-        // A process killed in the middle of a write leaves half a line; ours starts on a new one.
-        let mut text = String::from("\n");
-        for (intent, _) in &waiting {
-            text.push_str(&format!("{intent}\n"));
-        }
-        let result = file.write_all(text.as_bytes()).and_then(|()| file.sync_data());
+        let result = append(&mut file, &waiting);
         for (_, done) in waiting {
             let result = match &result {
                 Ok(()) => Ok(()),
@@ -59,31 +64,43 @@ fn write(mut file: File, mut lines: mpsc::Receiver<Line>) {
     }
 }
 
-/// How many effects each intent had.
+fn append(file: &mut File, lines: &[Line]) -> io::Result<()> {
+    let mut text = String::new();
+    for (charge, _) in lines {
+        text.push_str(&serde_json::to_string(charge)?);
+        text.push('\n');
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_data()
+}
+
+/// The charges of each key.
 #[derive(Default)]
-pub(super) struct Counted(HashMap<IntentNo, u32>);
+pub(super) struct Counted(HashMap<String, Vec<Charge>>);
 
 impl Counted {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let bytes = fs::read(path)?;
-        let mut counts = HashMap::new();
-        for intent in String::from_utf8_lossy(&bytes).lines().filter_map(|line| line.parse().ok()) {
-            *counts.entry(intent).or_default() += 1;
+        let mut charges: HashMap<String, Vec<Charge>> = HashMap::new();
+        for line in String::from_utf8_lossy(&bytes).lines() {
+            if let Ok(charge) = serde_json::from_str::<Charge>(line) {
+                charges.entry(charge.key.clone()).or_default().push(charge);
+            }
         }
-        Ok(Self(counts))
+        Ok(Self(charges))
     }
 
-    pub(super) fn of(&self, intent: IntentNo) -> u32 {
-        self.0.get(&intent).copied().unwrap_or(0)
+    pub(super) fn of(&self, intent: IntentNo) -> &[Charge] {
+        self.0.get(&intent.to_string()).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn effects(&self) -> u64 {
-        self.0.values().map(|count| u64::from(*count)).sum()
+    pub(super) fn charges(&self) -> u64 {
+        self.0.values().map(|charges| charges.len() as u64).sum()
     }
 
-    /// Intents whose effect happened more than once.
+    /// Intents that were charged more than once.
     pub(super) fn repeated(&self) -> u64 {
-        self.0.values().filter(|count| **count > 1).count() as u64
+        self.0.values().filter(|charges| charges.len() > 1).count() as u64
     }
 }
 
@@ -92,12 +109,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_a_line_is_no_effect_and_a_line_twice_is_two() {
+    fn half_a_line_is_no_charge_and_a_line_twice_is_two() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
-        fs::write(&path, "\nintent-000001\nintent-0000\n\nintent-000001\nintent-000002\nintent-00").unwrap();
+        let line = |n: u32| {
+            let charge = Charge { id: "pay-1".into(), key: IntentNo(n).to_string(), amount: 1 };
+            serde_json::to_string(&charge).unwrap()
+        };
+        let half = &line(3)[..20];
+        fs::write(&path, format!("{}\n{}\n{}\n{half}", line(1), line(1), line(2))).unwrap();
         let counted = Counted::read(&path).unwrap();
-        assert_eq!((counted.effects(), counted.repeated()), (3, 1));
-        assert_eq!([0, 1, 2].map(|n| counted.of(IntentNo(n))), [0, 2, 1]);
+        assert_eq!((counted.charges(), counted.repeated()), (3, 1));
+        assert_eq!([0, 1, 2, 3].map(|n| counted.of(IntentNo(n)).len()), [0, 2, 1, 0]);
     }
 }

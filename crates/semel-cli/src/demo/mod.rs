@@ -1,45 +1,56 @@
-//! `semel demo`: the guard under duplicates, impatient callers and a killed process, judged by a ledger.
+//! `semel demo`: the gateway between careless clients and a service with bad days, judged by the service's ledger.
 //!
 //! ```text
-//!  64 tasks ──────────┐
-//!  worker process 1 ✗ ├─▶ guard ─▶ SQLite        each effect ─▶ ledger file (append, fsync)
-//!  worker process 2 ──┘                                             ▲
-//!                            the table is counted from here ────────┘
+//!  clients ──▶ semel gateway (killed half way, restarted) ──▶ service ──▶ ledger (append, fsync)
+//!   twice, at once,    │                                       500s, delays,        ▲
+//!   hang up, reuse     └─▶ SQLite                              lost answers         │
+//!                                                                                   │
+//!  the same clients ─────────────────────────────────────────▶ service ──▶ ledger   │
+//!                                     the table is counted from here ───────┴───────┘
 //! ```
 
 mod client;
 mod directory;
 mod ledger;
+mod line;
+mod mischief;
 mod plan;
+mod process;
 mod progress;
 mod report;
+mod service;
 mod settle;
-mod worker;
 
-use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use semel::State;
 use semel::store::sqlite::SqliteStore;
-use semel::store::{Filter, PAGE_RECORDS_MAX, Store};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 
-use self::client::{Client, LEASE, Told, charge, from_tasks, guarded};
+use self::client::{Client, Ending, Told, from_tasks};
 use self::directory::Directory;
 use self::ledger::{Counted, Ledger};
-use self::plan::{IntentNo, Luck, Send};
+use self::plan::{IntentNo, Send};
+use self::process::Gateway;
 use self::progress::Progress;
-use self::report::{Report, Side1, Side2};
-use self::worker::{DRAIN_MAX, Workers};
-use crate::args::Demo;
+use self::report::Report;
+use self::service::{Running, Service};
+use crate::args::{Bug, Demo};
 use crate::failure::Failed;
 use crate::stdout;
 
-pub(crate) use self::worker::work;
+/// How long charges may stay on their way after everybody has gone.
+const QUIET_MAX: Duration = Duration::from_secs(10);
 
-/// How long a killed worker's claims may take to lapse before something is wrong.
-const LAPSE_MAX: Duration = Duration::from_secs(10);
+/// What is stopped in the end, whatever the end is.
+#[derive(Default)]
+struct Stage {
+    service: Option<Running>,
+    gateway: Option<Gateway>,
+}
 
 pub(crate) async fn run(args: &Demo, json: bool) -> Result<(), Failed> {
     if args.sends < args.intents {
@@ -47,31 +58,54 @@ pub(crate) async fn run(args: &Demo, json: bool) -> Result<(), Failed> {
             "each intent is sent at least once: give as many --sends as --intents, or more",
         ));
     }
-    // Outlives the run below also when that is dropped in the middle.
+    let mut terminate = signal(SignalKind::terminate())?;
+    // Both outlive the run below also when that is dropped in the middle.
     let directory = Directory::new(args.keep)?;
-    let report = tokio::select! {
-        report = Box::pin(demonstrate(args, directory.path())) => report?,
-        _ = tokio::signal::ctrl_c() => return Err(Failed::not_done("interrupted")),
+    let mut stage = Stage::default();
+    let ended = tokio::select! {
+        ended = Box::pin(play(args, json, directory.path(), &mut stage)) => ended,
+        _ = tokio::signal::ctrl_c() => Err(Failed::not_done("interrupted")),
+        _ = terminate.recv() => Err(Failed::not_done("interrupted")),
     };
+    let ended = match ended {
+        Ok(()) if args.stay => {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+            }
+            Ok(())
+        }
+        ended => ended,
+    };
+    if let Some(gateway) = stage.gateway.take() {
+        gateway.stop().await;
+    }
+    ended
+}
+
+async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> Result<(), Failed> {
+    let report = demonstrate(args, directory, stage).await?;
     if json {
         stdout::json(&report)?;
     } else {
         stdout::text(&report.text())?;
     }
-    match report.wrong.first() {
-        None => {
-            let s = Duration::from_millis(report.elapsed_ms).as_secs_f64();
-            eprintln!("every intent happened exactly once; {s:.1} s");
+    if let Some(first) = report.wrong.first() {
+        let more = report.wrong.len() - 1;
+        return Err(Failed::not_done(format!("not exactly once: {first} (and {more} more findings)")));
+    }
+    let s = Duration::from_millis(report.elapsed_ms).as_secs_f64();
+    eprintln!("every intent was charged exactly once; {s:.1} s");
+    match (args.stay, stage) {
+        (true, Stage { service: Some(service), gateway: Some(gateway) }) => {
+            stay(service, gateway, directory);
             Ok(())
         }
-        Some(first) => {
-            let more = report.wrong.len() - 1;
-            Err(Failed::not_done(format!("not exactly once: {first} (and {more} more findings)")))
-        }
+        _ => Ok(()),
     }
 }
 
-async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
+async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result<Report, Failed> {
     let started = Instant::now();
     // Short enough to be read out loud.
     let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u16(..)));
@@ -86,144 +120,129 @@ async fn demonstrate(args: &Demo, directory: &Path) -> Result<Report, Failed> {
     };
 
     progress.phase(format!("seed {seed}; without semel"), sends.len());
-    report.without = without(args, directory, seed, sends.clone(), &mut progress).await?;
+    without(args, directory, &sends, &mut report, &mut progress).await?;
 
-    progress.phase("with semel; a worker process is killed on the way", sends.len());
+    progress.phase("with semel; the gateway is killed half way", sends.len());
+    let service = Service::new(Ledger::open(&directory::ledger(directory))?, seed, args.bug).listen().await?;
+    let gateway = Gateway::start(directory, service.address, args.bug).await?;
+    let beside = (args.bug == Some(Bug::Twice)).then_some(service.address);
+    let client = Client { to: gateway.address, seed, guarded: true, beside };
+    let (service, gateway) = (stage.service.insert(service), stage.gateway.insert(gateway));
+    with(&client, &sends, gateway, &mut report, &mut progress).await?;
+
+    progress.phase("waiting for what is still under way", 0);
+    quiet(&service.service).await?;
     let store = SqliteStore::open(directory::store(directory)).await?;
-    with(args, directory, seed, &sends, &store, &mut report, &mut progress).await?;
-
-    progress.phase("waiting for the leases of the killed process to end", 0);
-    wait_for_leases(&store).await?;
-    let held = held(&store).await?;
+    settle::wait_for_leases(&store).await?;
+    let held = settle::list(&store, vec![State::Uncertain]).await?;
+    progress.phase("resolving by hand what no lookup could settle", held.len());
+    service.service.calm_down();
     let counted = Counted::read(&directory::ledger(directory))?;
-    report.before_settling = Side2::new(args.intents, &counted, &held);
-    report.wrong.extend(report.before_settling.judge("before settling", args.intents, &counted, &held));
+    // A bug planted for the run itself stays out of the settling.
+    let careful = Client { beside: None, ..client };
+    settle::run(&careful, &store, held, &counted, &mut report, &mut progress).await?;
+    quiet(&service.service).await?;
+    report.settled = settle::settled(&store).await?;
+    let completed = settle::list(&store, vec![State::Completed]).await?.len() as u64;
+    store.close().await;
 
-    progress.phase("settling the held intents from the ledger", held.len());
-    let client = client(args, directory, seed, &store)?;
-    settle::run(client, &held, counted, &mut report, &mut progress).await;
-    let held = self::held(&store).await?;
     let counted = Counted::read(&directory::ledger(directory))?;
-    report.after_settling = Side2::new(args.intents, &counted, &held);
-    report.wrong.extend(report.after_settling.judge("after settling", args.intents, &counted, &held));
-    if !held.is_empty() {
-        report.wrong.push(format!("after settling: {} are still held", held.len()));
-    }
-    let completed = count(&store, State::Completed).await?;
+    report.with.judge(args.intents, &counted);
+    // First what the ledger says: the rest follows from it.
+    report.wrong.splice(0..0, report::off(args.intents, &counted));
     if completed != report.intents {
         report.wrong.push(format!("the store has {completed} completed intents of {}", report.intents));
     }
-    store.close().await;
     report.elapsed_ms = started.elapsed().as_millis() as u64;
     Ok(report)
 }
 
-fn client(args: &Demo, directory: &Path, seed: u64, store: &SqliteStore) -> Result<Client, Failed> {
-    let ledger = Ledger::open(&directory::ledger(directory))?;
-    Ok(Client { guarded: guarded(store.clone())?, ledger, seed, bug: args.bug, stall: None })
-}
-
-/// The same sends, and nothing in between. Nobody hangs up and nobody is killed here: it is bad enough.
+/// The same clients with the same luck, and nothing in between.
 async fn without(
     args: &Demo,
     directory: &Path,
-    seed: u64,
-    sends: Vec<Send>,
-    progress: &mut Progress,
-) -> Result<Side1, Failed> {
-    let path = directory::bare_ledger(directory);
-    let ledger = Ledger::open(&path)?;
-    let what = move |send: Send| charge(ledger.clone(), send.intent, Luck::of(seed, send));
-    let mut failed = Ok(());
-    from_tasks(sends, args.tasks, what, |_, result| {
-        progress.step();
-        if let Err(error) = result {
-            failed = Err(error);
-        }
-    })
-    .await;
-    failed?;
-    let counted = Counted::read(&path)?;
-    Ok(Side1 { effects: counted.effects(), intents_repeated: counted.repeated() })
-}
-
-/// Tasks here and worker processes beside them, all on one store.
-async fn with(
-    args: &Demo,
-    directory: &Path,
-    seed: u64,
     sends: &[Send],
-    store: &SqliteStore,
     report: &mut Report,
     progress: &mut Progress,
 ) -> Result<(), Failed> {
-    let client = client(args, directory, seed, store)?;
-    let (ours, theirs) = plan::shared_out(sends);
-    let workers = Workers { directory, seed, tasks: (args.tasks / 2).max(4) };
-    // Started first: a process takes longer to start than a task, and shall not come too late for everything.
-    let first = workers.start_first(&theirs).await?;
-    // Both sides are polled by this one task, so they may share the tally.
-    let tally = RefCell::new((&mut *report, progress));
-    let tell = |_, told: Told| {
-        let (report, progress) = &mut *tally.borrow_mut();
-        if let Some(why) = report.calls.count(&told) {
-            report.wrong.push(why);
-        }
+    let path = directory::bare_ledger(directory);
+    let service = Service::new(Ledger::open(&path)?, report.seed, None).listen().await?;
+    let client = Client { to: service.address, seed: report.seed, guarded: false, beside: None };
+    from_tasks(&client, sends, args.tasks, |_, told| {
+        report.without.count(&told);
         progress.step();
-    };
-    let sender = client.clone();
-    let what = move |send| {
-        let client = sender.clone();
-        async move { client.send(send).await }
-    };
-    let ((), killed) =
-        tokio::join!(from_tasks(ours, args.tasks, what, tell), workers.run(first, theirs, tell));
-    report.calls.processes_killed = killed?;
-    // Those who hung up left work behind; it runs to its end.
-    match client.guarded.guard().drain(DRAIN_MAX).await.is_clean() {
-        true => Ok(()),
-        false => {
-            Err(Failed::not_done("the demo's own work could not be finished in time; is the disk stalled?"))
-        }
-    }
+    })
+    .await;
+    quiet(&service.service).await?;
+    report.without.judge(args.intents, &Counted::read(&path)?);
+    Ok(())
 }
 
-async fn wait_for_leases(store: &SqliteStore) -> Result<(), Failed> {
-    let deadline = Instant::now() + LEASE + LAPSE_MAX;
-    while count(store, State::InProgress).await? > 0 {
-        if Instant::now() > deadline {
-            return Err(Failed::not_done("an intent stays in progress although nobody works on it"));
+/// Through the gateway, which is killed when half of the sends are through.
+async fn with(
+    client: &Client,
+    sends: &[Send],
+    gateway: &mut Gateway,
+    report: &mut Report,
+    progress: &mut Progress,
+) -> Result<(), Failed> {
+    let half = Notify::new();
+    let mut payments: HashMap<IntentNo, String> = HashMap::new();
+    let mut heard = 0;
+    let tasks = report.tasks;
+    let tell = |send: Send, told: Told| {
+        report.with.count(&told);
+        if let Ending::Wrong(why) = &told.ending {
+            report.wrong.push(why.clone());
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        if let Some(payment) = told.payment {
+            // Whoever asks for the same payment has to be given the same one.
+            let first = payments.entry(send.intent).or_insert_with(|| payment.clone());
+            if *first != payment {
+                report.wrong.push(format!("{} was answered with {first} and {payment}", send.intent));
+            }
+        }
+        progress.step();
+        heard += 1;
+        if heard == sends.len() / 2 {
+            half.notify_one();
+        }
+    };
+    let sending = async {
+        from_tasks(client, sends, tasks, tell).await;
+        Ok(())
+    };
+    let killing = async {
+        half.notified().await;
+        gateway.kill_and_restart().await
+    };
+    tokio::try_join!(sending, killing)?;
+    report.gateways_killed = 1;
+    Ok(())
+}
+
+/// Waits until no charge is on its way.
+async fn quiet(service: &Service) -> Result<(), Failed> {
+    let deadline = Instant::now() + QUIET_MAX;
+    while !service.is_quiet() {
+        if Instant::now() > deadline {
+            return Err(Failed::not_done("charges are still on their way; is the disk stalled?"));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
 }
 
-async fn count(store: &SqliteStore, state: State) -> Result<u64, Failed> {
-    let mut count = 0;
-    let mut filter = Filter { states: vec![state], limit: PAGE_RECORDS_MAX, ..Filter::default() };
-    loop {
-        let page = store.list(filter.clone()).await?;
-        count += page.records.len() as u64;
-        match page.next {
-            Some(next) => filter.after = Some(next),
-            None => return Ok(count),
-        }
-    }
-}
-
-/// What the store holds as uncertain.
-async fn held(store: &SqliteStore) -> Result<HashSet<IntentNo>, Failed> {
-    let mut held = HashSet::new();
-    let mut filter = Filter { states: vec![State::Uncertain], limit: PAGE_RECORDS_MAX, ..Filter::default() };
-    loop {
-        let page = store.list(filter.clone()).await?;
-        held.extend(
-            page.records.iter().filter_map(|record| record.intent.key().as_str().parse::<IntentNo>().ok()),
-        );
-        match page.next {
-            Some(next) => filter.after = Some(next),
-            None => return Ok(held),
-        }
-    }
+fn stay(service: &Running, gateway: &Gateway, directory: &Path) {
+    let (behind, front, admin) = (service.address, gateway.address, gateway.admin);
+    let store = directory::store(directory);
+    eprintln!(
+        "\ngateway  http://{front}\nservice  http://{behind}\nadmin    http://{admin}/metrics\n\n\
+         Pay, and pay again with the same key; then ask the service what it was charged for:\n\n  \
+         curl -i http://{front}/payments -H 'Idempotency-Key: order-1001' -H 'Content-Type: application/json' \
+         -d '{{\"amount\": 4200}}'\n  \
+         curl -i http://{behind}/payments/by-key/order-1001\n\n\
+         What the gateway remembers: semel ls --store sqlite:{}\nCtrl-C ends it.",
+        store.display()
+    );
 }

@@ -6,17 +6,24 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
-/// One in so many sends goes to the worker processes.
-const WORKERS_SHARE: usize = 4;
-/// Slowest way of a call to the world outside, and of the answer back.
-const THERE_MS_MAX: u64 = 20;
-const BACK_MS_MAX: u64 = 5;
-/// The most patient caller of those that hang up.
-const PATIENCE_MS_MAX: u64 = 20;
+/// The most patient client of those that hang up.
+const HANGS_UP_MS_MAX: u64 = 20;
+/// One in so many clients hangs up, and one in so many uses a key again for something else.
+const HANGS_UP_ONE_IN: u32 = 10;
+const REUSES_ONE_IN: u32 = 20;
+/// One in so many duplicates is sent at the same time as the first.
+const AT_ONCE_ONE_IN: u32 = 3;
 
 /// One of the things to be done. Its text has a fixed width, so that half of it is not another's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct IntentNo(pub(super) u32);
+
+impl IntentNo {
+    /// What is to be paid, in cents: another amount for each, so that a mixed-up answer is seen.
+    pub(super) fn amount(self) -> u64 {
+        1_000 + u64::from(self.0)
+    }
+}
 
 impl fmt::Display for IntentNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,39 +47,36 @@ pub(super) struct Send {
     pub(super) intent: IntentNo,
 }
 
-/// What chance has in store for one send.
+/// What chance has in store for one client.
 pub(super) struct Luck {
-    /// The caller hangs up after this long, and calls again.
+    /// It hangs up after this long, and calls again.
     pub(super) hangs_up: Option<Duration>,
-    /// How long the call takes to reach the world outside.
-    pub(super) there: Duration,
-    /// And the answer back.
-    pub(super) back: Duration,
+    /// When it is done it uses the key once more, for another amount.
+    pub(super) reuses: bool,
 }
 
 impl Luck {
     pub(super) fn of(seed: u64, send: Send) -> Self {
         let mut rng = Rng::with_seed(seed ^ u64::from(send.number).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let mut ms = |max: u64| Duration::from_millis(rng.u64(1..=max));
-        let (there, back) = (ms(THERE_MS_MAX), ms(BACK_MS_MAX));
-        let patience = ms(PATIENCE_MS_MAX);
-        let hangs_up = (rng.u32(..10) == 0).then_some(patience);
-        Self { hangs_up, there, back }
+        let patience = Duration::from_millis(rng.u64(1..=HANGS_UP_MS_MAX));
+        let hangs_up = (rng.u32(..HANGS_UP_ONE_IN) == 0).then_some(patience);
+        Self { hangs_up, reuses: rng.u32(..REUSES_ONE_IN) == 0 }
     }
 }
 
-/// All sends, mixed: every intent at least once, the rest at random.
+/// All sends: every intent at least once, and duplicates beside the first or anywhere.
 pub(super) fn sends(seed: u64, intents: u32, sends: u32) -> Vec<Send> {
     let mut rng = Rng::with_seed(seed);
-    let mut all: Vec<u32> = (0..intents).collect();
-    all.extend((intents..sends).map(|_| rng.u32(..intents)));
-    rng.shuffle(&mut all);
-    (0..).zip(all).map(|(number, intent)| Send { number, intent: IntentNo(intent) }).collect()
-}
-
-/// What this process sends, and what the worker processes do.
-pub(super) fn shared_out(sends: &[Send]) -> (Vec<Send>, Vec<Send>) {
-    sends.iter().partition(|send| !(send.number as usize).is_multiple_of(WORKERS_SHARE))
+    let first: Vec<u32> = (0..intents).map(|_| rng.u32(..)).collect();
+    let mut all: Vec<(u32, u32)> = first.iter().copied().zip(0..).collect();
+    for _ in intents..sends {
+        let intent = rng.u32(..intents);
+        let at_once = rng.u32(..AT_ONCE_ONE_IN) == 0;
+        let place = if at_once { first.get(intent as usize).copied().unwrap_or(0) } else { rng.u32(..) };
+        all.push((place, intent));
+    }
+    all.sort_unstable();
+    (0..).zip(all).map(|(number, (_, intent))| Send { number, intent: IntentNo(intent) }).collect()
 }
 
 #[cfg(test)]
@@ -88,8 +92,8 @@ mod tests {
         }
         assert_eq!(all, sends(7, 100, 300));
         assert_ne!(all, sends(8, 100, 300));
-        let (ours, theirs) = shared_out(&all);
-        assert_eq!((ours.len(), theirs.len()), (225, 75));
+        let at_once = all.windows(2).filter(|pair| pair[0].intent == pair[1].intent).count();
+        assert!((30..150).contains(&at_once), "{at_once}");
         let hung_up = all.iter().filter(|send| Luck::of(7, **send).hangs_up.is_some()).count();
         assert!((10..60).contains(&hung_up), "{hung_up}");
     }

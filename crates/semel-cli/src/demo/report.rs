@@ -1,13 +1,11 @@
-//! What the ledger and the store say, and whether it is right.
-
-use std::collections::HashSet;
+//! What the ledgers, the clients and the store say, and whether it is right.
 
 use serde::Serialize;
 
 use super::client::{Ending, Told};
 use super::ledger::Counted;
 use super::plan::IntentNo;
-use crate::table::{Side, Table, thousands};
+use crate::table::{Side as Edge, Table, thousands};
 
 /// Everything the demo found. What `demo --json` prints.
 #[derive(Default, Serialize)]
@@ -17,152 +15,124 @@ pub(super) struct Report {
     pub(super) sends: u64,
     pub(super) tasks: u32,
     pub(super) elapsed_ms: u64,
-    pub(super) without: Side1,
-    pub(super) before_settling: Side2,
-    pub(super) after_settling: Side2,
-    pub(super) calls: Calls,
+    pub(super) without: Side,
+    pub(super) with: Side,
     pub(super) settled: Settled,
+    pub(super) gateways_killed: u32,
     /// Empty when all is well.
     pub(super) wrong: Vec<String>,
 }
 
-/// The side without a guard.
+/// One side: what its ledger says, and what its clients met.
 #[derive(Default, Serialize)]
-pub(super) struct Side1 {
-    pub(super) effects: u64,
-    pub(super) intents_repeated: u64,
-}
-
-/// The side with one.
-#[derive(Default, Serialize)]
-pub(super) struct Side2 {
+pub(super) struct Side {
     /// Lines in the ledger.
-    pub(super) effects: u64,
+    pub(super) charges: u64,
     /// Intents with more than one.
     pub(super) intents_repeated: u64,
-    /// Intents the store holds as uncertain.
-    pub(super) held: u64,
-    /// Held ones whose effect happened.
-    pub(super) held_in_ledger: u64,
-    /// Effects of those not held, and the held: what has to be the number of intents.
-    pub(super) accounted: u64,
-}
-
-/// What the callers met.
-#[derive(Default, Serialize)]
-pub(super) struct Calls {
-    pub(super) ran: u64,
+    /// Intents with none.
+    pub(super) intents_missing: u64,
+    /// Requests sent.
+    pub(super) attempts: u64,
+    pub(super) unanswered: u64,
+    pub(super) failed: u64,
     pub(super) replayed: u64,
-    pub(super) told_uncertain: u64,
     pub(super) refused_in_flight: u64,
-    pub(super) callers_dropped: u64,
-    pub(super) processes_killed: u32,
+    pub(super) refused_conflict: u64,
+    pub(super) told_uncertain: u64,
 }
 
-/// How the held ones ended.
+/// How intents in doubt came out of it, each counted once.
 #[derive(Default, Serialize)]
 pub(super) struct Settled {
-    /// Found in the ledger: replayed from now on.
-    pub(super) applied: u64,
-    /// Not found: run again, once.
-    pub(super) run_again: u64,
+    /// The lookup found the payment.
+    pub(super) found: u64,
+    /// The lookup found none, and the next retry made it.
+    pub(super) not_found_and_run: u64,
+    /// Resolved by hand: it was in the ledger.
+    pub(super) resolved_charged: u64,
+    /// Resolved by hand: it was not, and the next retry made it.
+    pub(super) resolved_and_run: u64,
 }
 
-impl Calls {
-    pub(super) fn count(&mut self, told: &Told) -> Option<String> {
-        self.refused_in_flight += u64::from(told.in_flight);
-        self.callers_dropped += u64::from(told.dropped);
-        match &told.ending {
-            Ending::Ran => self.ran += 1,
-            Ending::Replayed => self.replayed += 1,
-            Ending::Held => self.told_uncertain += 1,
-            Ending::Wrong(why) => return Some(why.clone()),
-        }
-        None
+impl Settled {
+    fn uncertain(&self) -> u64 {
+        self.found + self.not_found_and_run + self.resolved_charged + self.resolved_and_run
     }
 }
 
-impl Side2 {
-    pub(super) fn new(intents: u32, ledger: &Counted, held: &HashSet<IntentNo>) -> Self {
-        let of_the_rest = (0..intents).map(IntentNo).filter(|intent| !held.contains(intent));
-        let effects_of_the_rest: u64 = of_the_rest.map(|intent| u64::from(ledger.of(intent))).sum();
-        Self {
-            effects: ledger.effects(),
-            intents_repeated: ledger.repeated(),
-            held: held.len() as u64,
-            held_in_ledger: held.iter().filter(|intent| ledger.of(**intent) > 0).count() as u64,
-            accounted: effects_of_the_rest + held.len() as u64,
-        }
+impl Side {
+    /// What one send met.
+    pub(super) fn count(&mut self, told: &Told) {
+        self.attempts += told.attempts;
+        self.unanswered += told.unanswered;
+        self.failed += told.failed;
+        self.refused_in_flight += told.in_flight;
+        self.refused_conflict += told.conflicts;
+        self.told_uncertain += told.uncertain;
+        self.replayed += u64::from(told.ending == Ending::Replayed);
     }
 
-    /// What is wrong with it. A sum can be right by chance, so each intent is looked at by itself.
-    pub(super) fn judge(
-        &self,
-        when: &str,
-        intents: u32,
-        ledger: &Counted,
-        held: &HashSet<IntentNo>,
-    ) -> Vec<String> {
-        let mut wrong = Vec::new();
-        for intent in (0..intents).map(IntentNo) {
-            let is_held = held.contains(&intent);
-            match ledger.of(intent) {
-                0 if !is_held => wrong.push(format!("{when}: {intent} never happened and is not held")),
-                0 | 1 => {}
-                n => wrong.push(format!("{when}: {intent} happened {n} times")),
-            }
-        }
-        if self.accounted != u64::from(intents) {
-            wrong.push(format!("{when}: {} effects and held, {intents} intents", self.accounted));
-        }
-        wrong
+    /// What the ledger says.
+    pub(super) fn judge(&mut self, intents: u32, ledger: &Counted) {
+        self.charges = ledger.charges();
+        self.intents_repeated = ledger.repeated();
+        self.intents_missing =
+            (0..intents).filter(|intent| ledger.of(IntentNo(*intent)).is_empty()).count() as u64;
     }
+}
+
+/// What is wrong with the guarded side's ledger. A sum can be right by chance, so each intent is looked at.
+pub(super) fn off(intents: u32, ledger: &Counted) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for intent in (0..intents).map(IntentNo) {
+        match ledger.of(intent) {
+            [] => wrong.push(format!("{intent} was never charged")),
+            [charge] if charge.amount == intent.amount() => {}
+            [charge] => wrong.push(format!("{intent} was charged with {} cents", charge.amount)),
+            charges => wrong.push(format!("{intent} was charged {} times", charges.len())),
+        }
+    }
+    if ledger.charges() != u64::from(intents) {
+        wrong.push(format!("{} charges for {intents} intents", ledger.charges()));
+    }
+    wrong
 }
 
 impl Report {
     pub(super) fn text(&self) -> String {
         let n = thousands;
-        let (without, before, after) = (&self.without, &self.before_settling, &self.after_settling);
-        let mut table = Table::new([
-            ("", Side::Left),
-            ("WITHOUT SEMEL", Side::Right),
-            ("WITH SEMEL", Side::Right),
-            ("AFTER SETTLING", Side::Right),
-        ]);
+        let (without, with, settled) = (&self.without, &self.with, &self.settled);
+        let mut table =
+            Table::new([("", Edge::Left), ("WITHOUT SEMEL", Edge::Right), ("WITH SEMEL", Edge::Right)]);
         let dash = || "-".to_owned();
-        let mut row = |name: &str, cells: [String; 3]| {
-            let [without, before, after] = cells;
-            table.row([name.to_owned(), without, before, after]);
-        };
-        row("intents", [n(self.intents), n(self.intents), n(self.intents)]);
-        row("sends", [n(self.sends), n(self.sends), dash()]);
-        row("effects in the ledger", [n(without.effects), n(before.effects), n(after.effects)]);
-        row(
-            "intents done more than once",
-            [n(without.intents_repeated), n(before.intents_repeated), n(after.intents_repeated)],
-        );
-        row("held, fate unknown", [dash(), n(before.held), n(after.held)]);
-        row("  of these in the ledger", [dash(), n(before.held_in_ledger), n(after.held_in_ledger)]);
-        row("effects of the rest + held", [dash(), n(before.accounted), n(after.accounted)]);
-        let calls = &self.calls;
+        for (name, left, right) in [
+            ("intents", n(self.intents), n(self.intents)),
+            ("requests, with retries", n(without.attempts), n(with.attempts)),
+            ("  of these without an answer", n(without.unanswered), n(with.unanswered)),
+            ("  of these failed (5xx)", n(without.failed), n(with.failed)),
+            ("charges in the ledger", n(without.charges), n(with.charges)),
+            ("intents charged more than once", n(without.intents_repeated), n(with.intents_repeated)),
+            ("intents never charged", n(without.intents_missing), n(with.intents_missing)),
+            ("answers replayed", dash(), n(with.replayed)),
+            ("refused: already in flight", dash(), n(with.refused_in_flight)),
+            ("refused: key used for another request", dash(), n(with.refused_conflict)),
+            ("intents in doubt", dash(), n(settled.uncertain())),
+            ("  lookup found the charge", dash(), n(settled.found)),
+            ("  lookup found none, so it was run", dash(), n(settled.not_found_and_run)),
+            ("  resolved by hand, charged", dash(), n(settled.resolved_charged)),
+            ("  resolved by hand, run", dash(), n(settled.resolved_and_run)),
+            ("gateways killed and restarted", dash(), n(self.gateways_killed.into())),
+        ] {
+            table.row([name.to_owned(), left, right]);
+        }
         format!(
-            "{} intents sent {} times from {} tasks, seed {}\n\n{}\n\
-             with semel: {} ran, {} replayed, {} told \"uncertain\"\n\
-             on the way: {} refused while in flight, {} callers dropped, {} process killed\n\
-             settling:   {} of the held found in the ledger, {} not found and run\n",
+            "{} payments sent {} times by {} clients, seed {}\n\n{}",
             n(self.intents),
             n(self.sends),
             self.tasks,
             self.seed,
-            table.take(),
-            n(calls.ran),
-            n(calls.replayed),
-            n(calls.told_uncertain),
-            n(calls.refused_in_flight),
-            n(calls.callers_dropped),
-            calls.processes_killed,
-            n(self.settled.applied),
-            n(self.settled.run_again),
+            table.take()
         )
     }
 }

@@ -1,60 +1,104 @@
-//! Settling what is held: look where the effect would be, then send again.
+//! What is left to a person: look into the ledger, decide, and let the client ask again.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use semel::store::Record;
-use semel::{Found, Outcome};
+use semel::intent::state::Ruling;
+use semel::store::sqlite::SqliteStore;
+use semel::store::{Decide, Decided, Filter, PAGE_RECORDS_MAX, Record, Store};
+use semel::{Outcome, Retention, State, Verdict};
 
-use super::client::{Client, Ending, receipt};
+use super::client::{Client, Ending};
 use super::ledger::Counted;
 use super::plan::{IntentNo, Send};
 use super::progress::Progress;
-use super::report::Report;
-use crate::args::Bug;
+use super::report::{Report, Settled};
+use crate::failure::Failed;
 
-/// Sends each held intent once more through a guard that may look into the ledger. All processes that could still
-/// write to it are gone, so "not found" may be believed at once.
+/// Who decides here.
+const BY: &str = "demo";
+/// How long claims nobody works on may take to lapse before something is wrong.
+const LAPSE_MAX: Duration = Duration::from_secs(15);
+
+/// Decides about every held intent by what the ledger says, as `semel resolve` would, and sends it once more. All
+/// that could still be charged has been.
 pub(super) async fn run(
-    client: Client,
-    held: &HashSet<IntentNo>,
-    ledger: Counted,
+    client: &Client,
+    store: &SqliteStore,
+    held: Vec<Record>,
+    ledger: &Counted,
     report: &mut Report,
     progress: &mut Progress,
-) {
-    let ledger = Arc::new(ledger);
-    let blind = client.bug == Some(Bug::Blind);
-    let applied = Arc::new(AtomicU64::new(0));
-    let found_applied = Arc::clone(&applied);
-    let lookup = move |record: Record| {
-        let found = if blind { Found::NotApplied } else { look(&ledger, &record) };
-        found_applied.fetch_add(u64::from(matches!(found, Found::Applied(_))), Ordering::Relaxed);
-        async move { found }
-    };
-    // A bug planted for the run itself stays out of the settling.
-    let client =
-        Client { guarded: client.guarded.clone().lookup(lookup, Duration::ZERO), bug: None, ..client };
-    for (number, intent) in (u32::MAX / 2..).zip(held) {
-        match client.send(Send { number, intent: *intent }).await.ending {
-            Ending::Replayed | Ending::Ran => {}
-            Ending::Held => report.wrong.push(format!("{intent} could not be settled")),
-            Ending::Wrong(why) => report.wrong.push(why),
+) -> Result<(), Failed> {
+    for (number, record) in (u32::MAX / 2..).zip(held) {
+        let key = record.intent.key().as_str();
+        let Ok(intent) = key.parse::<IntentNo>() else {
+            return Err(Failed::not_done(format!("the store has a key nobody sent: {key}")));
+        };
+        let (ruling, outcome) = match ledger.of(intent).first() {
+            Some(charge) => {
+                let body = serde_json::to_vec(charge).map_err(|error| Failed::not_done(error.to_string()))?;
+                let outcome = Outcome::new(201, body).header("content-type", "application/json");
+                (Ruling::Applied(Verdict::Completed), Some(outcome))
+            }
+            None => (Ruling::NotApplied, None),
+        };
+        let (seen, why) = (record.head.epoch, "looked into the ledger".to_owned());
+        let retention = Retention::Ms(3_600_000);
+        let decide = Decide { seen, ruling, outcome, retention, by: BY.to_owned(), why };
+        if !matches!(store.decide(record.intent.id(), decide).await?, Decided::Recorded) {
+            report.wrong.push(format!("{intent} could not be resolved"));
         }
+        let told = client.send(Send { number, intent }).await;
+        match &told.ending {
+            Ending::Held => report.wrong.push(format!("{intent} is still held after it was resolved")),
+            Ending::Wrong(why) => report.wrong.push(why.clone()),
+            Ending::Paid | Ending::Replayed => {}
+        }
+        report.with.count(&told);
         progress.step();
     }
-    report.settled.applied = applied.load(Ordering::Relaxed);
-    report.settled.run_again = held.len() as u64 - report.settled.applied;
+    Ok(())
 }
 
-fn look(ledger: &Counted, record: &Record) -> Found {
-    match record.intent.key().as_str().parse::<IntentNo>() {
-        Ok(intent) if ledger.of(intent) > 0 => match serde_json::to_vec(&receipt(intent)) {
-            Ok(receipt) => Found::Applied(Outcome::new(200, receipt)),
-            Err(_) => Found::Unknown,
-        },
-        Ok(_) => Found::NotApplied,
-        Err(()) => Found::Unknown,
+/// How each intent that was in doubt came out of it, as the store remembers it.
+pub(super) async fn settled(store: &SqliteStore) -> Result<Settled, Failed> {
+    let mut settled = Settled::default();
+    for record in list(store, Vec::new()).await? {
+        let Some(decision) = &record.decision else { continue };
+        let applied = decision.ruling == "applied";
+        let by_hand = decision.by == BY;
+        *match (by_hand, applied) {
+            (false, true) => &mut settled.found,
+            (false, false) => &mut settled.not_found_and_run,
+            (true, true) => &mut settled.resolved_charged,
+            (true, false) => &mut settled.resolved_and_run,
+        } += 1;
     }
+    Ok(settled)
+}
+
+/// The intents in the given states; all of them when none is given.
+pub(super) async fn list(store: &SqliteStore, states: Vec<State>) -> Result<Vec<Record>, Failed> {
+    let mut records = Vec::new();
+    let mut filter = Filter { states, limit: PAGE_RECORDS_MAX, ..Filter::default() };
+    loop {
+        let page = store.list(filter.clone()).await?;
+        records.extend(page.records);
+        match page.next {
+            Some(next) => filter.after = Some(next),
+            None => return Ok(records),
+        }
+    }
+}
+
+/// Waits until nobody is believed to be at work.
+pub(super) async fn wait_for_leases(store: &SqliteStore) -> Result<(), Failed> {
+    let deadline = Instant::now() + LAPSE_MAX;
+    while !list(store, vec![State::InProgress]).await?.is_empty() {
+        if Instant::now() > deadline {
+            return Err(Failed::not_done("an intent stays in progress although nobody works on it"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
 }
