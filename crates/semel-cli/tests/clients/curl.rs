@@ -21,7 +21,7 @@ fn curl(gateway: &Gateway, path: &str, arguments: &[&str]) -> (Head, Vec<u8>) {
 fn curl_sees_the_contract() {
     need("curl");
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, CONFIG);
+    let gateway = Gateway::start(upstream.address, CONFIG);
     let [header, key] = KEY;
     let (first, body) = curl(&gateway, PAYMENT, &[header, key, "-d", "amount=4200"]);
     assert_eq!((first.status(), first.header("idempotency-replayed")), (200, None));
@@ -53,7 +53,7 @@ fn curl_sees_the_contract() {
 fn curl_over_http2_sees_the_same() {
     need("curl");
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, CONFIG);
+    let gateway = Gateway::start(upstream.address, CONFIG);
     let [header, key] = KEY;
     let url = format!("{}{PAYMENT}", gateway.url());
     let ask = || {

@@ -7,7 +7,6 @@ use std::process::Command;
 use testkit::child::Child;
 
 use crate::SOON;
-use crate::upstream::Upstream;
 use crate::wire::ask;
 
 /// Payments can be looked up, refunds cannot.
@@ -40,7 +39,7 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// On a store of its own.
-    pub(crate) fn start(upstream: &Upstream, config: &str) -> Self {
+    pub(crate) fn start(upstream: SocketAddr, config: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut gateway = Self::on(directory.path(), upstream, config, None);
         gateway.directory = Some(directory);
@@ -48,13 +47,13 @@ impl Gateway {
     }
 
     /// On the store in a directory, stopping at a crash point if one is named.
-    pub(crate) fn on(directory: &Path, upstream: &Upstream, config: &str, crash_at: Option<&str>) -> Self {
+    pub(crate) fn on(directory: &Path, upstream: SocketAddr, config: &str, crash_at: Option<&str>) -> Self {
         let file = directory.join("gateway.toml");
         std::fs::write(&file, config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
         command
             .args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"])
-            .args(["--upstream", &format!("http://{}", upstream.address), "--config"])
+            .args(["--upstream", &format!("http://{}", upstream), "--config"])
             .arg(&file)
             .env("SEMEL_STORE", format!("sqlite:{}", directory.join("semel.db").display()));
         let mut child = Child::spawn(command, crash_at).unwrap();

@@ -3,6 +3,7 @@
 
 mod curl;
 mod gateway;
+mod schemathesis;
 mod stripe;
 mod upstream;
 mod wire;

@@ -94,10 +94,15 @@ pub(crate) fn connect(address: SocketAddr) -> TcpStream {
 
 /// `POST /v1/payment_intents` with a key.
 pub(crate) fn payment(key: &str) -> Vec<u8> {
+    post("/v1/payment_intents", key)
+}
+
+/// A form with a key.
+pub(crate) fn post(path: &str, key: &str) -> Vec<u8> {
     let body = "amount=4200&currency=eur";
     let length = body.len();
     format!(
-        "POST /v1/payment_intents HTTP/1.1\r\nHost: pay.example\r\nIdempotency-Key: {key}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: pay.example\r\nIdempotency-Key: {key}\r\n\
          Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{body}"
     )
     .into_bytes()

@@ -13,7 +13,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/wrk.lua
 fn duplicates_under_load_charge_each_key_once() {
     need("wrk");
     let upstream = Upstream::start();
-    let gateway = Gateway::start(&upstream, CONFIG);
+    let gateway = Gateway::start(upstream.address, CONFIG);
     let said =
         said(Command::new("wrk").args(["-t", "2", "-c", "64", "-d", "3s", "-s", SCRIPT, &gateway.url()]));
     let line = said.lines().find_map(|line| line.strip_prefix("semel ")).unwrap_or_else(|| panic!("{said}"));
