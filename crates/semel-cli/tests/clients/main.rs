@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod curl;
+mod fuzz;
 mod gateway;
 mod schemathesis;
 mod stripe;
