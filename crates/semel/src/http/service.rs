@@ -200,7 +200,7 @@ impl<S: Store> Shared<S> {
             State::FailedFinal => Verdict::FailedFinal,
             State::InProgress | State::FailedRetryable | State::Uncertain => return None,
         };
-        let outcome = record.outcome.unwrap_or_else(|| Outcome::unknown());
+        let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
         Some(self.replay(&outcome, verdict))
     }
 }

@@ -109,7 +109,7 @@ impl<S: Store> Shared<S> {
     }
 
     fn result(&self, record: Record, verdict: Verdict) -> Response<Bytes> {
-        let outcome = record.outcome.unwrap_or_else(|| Outcome::unknown());
+        let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
         respond::replay(&outcome, verdict, self.profile)
     }
 }
