@@ -1,6 +1,8 @@
 //! Clients nobody here wrote, and worse ones, against the real gateway in front of a service that keeps a ledger.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "crash-points")]
+mod crash;
 mod curl;
 mod fuzz;
 mod gateway;
