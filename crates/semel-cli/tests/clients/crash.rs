@@ -1,6 +1,7 @@
 //! The gateway killed with many requests under way, at every point of the flow, in front of a service that can be
 //! asked: after a restart every one of them is settled, by retries alone.
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use semel::crash;
@@ -8,7 +9,7 @@ use semel::crash;
 use crate::SOON;
 use crate::gateway::Gateway;
 use crate::upstream::Upstream;
-use crate::wire::{ask, payment};
+use crate::wire::{connect, exchange, payment};
 
 /// Long enough for a restart on a busy machine to be well within it.
 const LEASE: Duration = Duration::from_secs(5);
@@ -35,8 +36,8 @@ enum Got {
     Nothing,
 }
 
-fn pay(gateway: std::net::SocketAddr, key: &str) -> Got {
-    let Some((head, body)) = ask(gateway, &payment(key)) else { return Got::Nothing };
+fn pay(connection: TcpStream, key: &str) -> Got {
+    let Some((head, body)) = exchange(connection, &payment(key)) else { return Got::Nothing };
     match (head.status(), head.header("idempotency-problem")) {
         (200, None) => Got::Paid(String::from_utf8(body).unwrap()),
         (409, Some("IDEMPOTENCY_REQUEST_IN_PROGRESS")) => Got::InProgress,
@@ -52,8 +53,11 @@ fn killed_at(point: &'static str) -> String {
     let mut gateway =
         Gateway::on(directory.path(), upstream.address, CONFIG, Some(&format!("{point}:{NTH}")));
     let (address, sent) = (gateway.address, Instant::now());
-    let clients: Vec<_> =
-        keys.iter().cloned().map(|key| std::thread::spawn(move || pay(address, &key))).collect();
+    // All are connected before the first is sent: none comes to a gateway that is dead already.
+    let connected: Vec<_> = keys.iter().map(|key| (connect(address), key.clone())).collect();
+    let clients =
+        connected.into_iter().map(|(connection, key)| std::thread::spawn(move || pay(connection, &key)));
+    let clients: Vec<_> = clients.collect();
     assert_eq!(gateway.child.wait_for_point(SOON).unwrap(), point);
     gateway.child.kill().unwrap();
     let told: Vec<Got> = clients.into_iter().map(|client| client.join().unwrap()).collect();
@@ -61,7 +65,7 @@ fn killed_at(point: &'static str) -> String {
     let charged = upstream.charges().len();
 
     let gateway = Gateway::on(directory.path(), upstream.address, CONFIG, None);
-    let mut now: Vec<Got> = keys.iter().map(|key| pay(gateway.address, key)).collect();
+    let mut now: Vec<Got> = keys.iter().map(|key| pay(connect(gateway.address), key)).collect();
     assert!(sent.elapsed() < LEASE, "{point}: the restart took longer than the lease");
     assert!(!now.contains(&Got::Uncertain), "{point}: somebody may still be at it: {now:?}");
     let held = now.iter().filter(|got| **got == Got::InProgress).count();
@@ -74,7 +78,7 @@ fn killed_at(point: &'static str) -> String {
         while !matches!(got, Got::Paid(_)) {
             assert!(Instant::now() < until, "{point}: {key} is not settled: {got:?}");
             std::thread::sleep(Duration::from_millis(100));
-            *got = pay(gateway.address, key);
+            *got = pay(connect(gateway.address), key);
         }
     }
 

@@ -177,10 +177,11 @@ fn broken_requests_break_nothing() {
         assert_eq!((head.status(), head.header("idempotency-replayed")), (200, replayed));
     }
 
+    let texts: Vec<_> = all.iter().map(|(request, _)| String::from_utf8_lossy(request)).collect();
     let mut charged = BTreeMap::<String, usize>::new();
     for (key, _) in upstream.charges() {
-        let sent = |request: &[u8]| request.windows(key.len()).any(|part| part == key.as_bytes());
-        assert!(key == "after-all" || all.iter().any(|(request, _)| sent(request)), "{key:?} was never sent");
+        let sent = texts.iter().any(|text| text.contains(&key));
+        assert!(key == "after-all" || sent, "{key:?} was never sent");
         let plain = key.len() <= 257 && key.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         assert!(plain, "{key:?} is no key");
         *charged.entry(key.trim_matches('"').to_owned()).or_default() += 1;

@@ -110,7 +110,11 @@ pub(crate) fn post(path: &str, key: &str) -> Vec<u8> {
 
 /// Sends and waits for the answer; nothing if none came.
 pub(crate) fn ask(address: SocketAddr, request: &[u8]) -> Option<(Head, Vec<u8>)> {
-    let mut stream = connect(address);
+    exchange(connect(address), request)
+}
+
+/// The same on a connection that is there.
+pub(crate) fn exchange(mut stream: TcpStream, request: &[u8]) -> Option<(Head, Vec<u8>)> {
     stream.write_all(request).ok()?;
     read_message(&mut stream)
 }
