@@ -14,7 +14,8 @@ pub(crate) fn measure(seconds: usize, table: &mut Table) -> Result<(), Failed> {
     // Alternating rounds: whatever else the machine does, it does to all of them.
     let (mut floor, mut first, mut replay) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        floor.push(wrk::run(&bare, Load::Plain, CONNECTIONS, seconds)?);
+        // With a key as well: what differs is what is done with it.
+        floor.push(wrk::run(&bare, Load::Fresh, CONNECTIONS, seconds)?);
         first.push(wrk::run(&layer, Load::Fresh, CONNECTIONS, seconds)?);
         replay.push(wrk::run(&layer, Load::Repeated, CONNECTIONS, seconds)?);
     }
