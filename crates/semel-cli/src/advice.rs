@@ -67,7 +67,7 @@ impl Advice {
                 vec![release("")],
             ),
             State::FailedRetryable => (
-                "It did not happen. The next call with this key runs it; nothing is to be done.".to_owned(),
+                "It did not happen, or running it again is safe. The next call with this key runs it; nothing is to be done.".to_owned(),
                 Vec::new(),
             ),
         };

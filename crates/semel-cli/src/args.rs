@@ -178,7 +178,7 @@ pub(crate) struct Resolve {
     /// It was refused for good: later callers get the failure given here
     #[arg(long)]
     pub(crate) failed: bool,
-    /// It did not happen: the same key may run again
+    /// It did not happen and will not any more: the same key may run again
     #[arg(long, conflicts_with_all = ["code", "body", "header"])]
     pub(crate) not_applied: bool,
     /// The outcome's status: 200 unless told otherwise; without --code, --body and --header there is no outcome

@@ -78,7 +78,10 @@ fn each_state_says_what_it_means_for_callers() {
         (lapsed(), "Nobody knows whether it happened, so it is not run again."),
         (in_progress(), "Somebody is at it. Wait: if they do not come back it can be decided in 26d19h."),
         (refused(), "It was refused for good. Calls with this key get this failure for another 3d19h."),
-        (not_applied(), "It did not happen. The next call with this key runs it"),
+        (
+            not_applied(),
+            "It did not happen, or running it again is safe. The next call with this key runs it",
+        ),
     ] {
         let text = world.semel(&["show", &intent.id().to_string()]).out();
         assert!(text.contains(means), "{text}");

@@ -57,7 +57,7 @@ impl<S: Store> Guarded<S> {
             lease_ms: millis(self.policy.lease),
         };
         let mut wait = Wait::new(self.policy.in_flight);
-        let mut looked_up = false;
+        let (mut looked_up, mut given_back) = (false, false);
         // Once somebody was seen at it, an outage does not make it nobody.
         let mut met = None;
         loop {
@@ -74,6 +74,13 @@ impl<S: Store> Guarded<S> {
                 Ok(Claimed::InFlight(existing)) => {
                     self.wait_for(existing, &mut wait).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
+                }
+                // Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will.
+                Ok(Claimed::Uncertain(existing))
+                    if existing.record.head.owner == claim.owner && !given_back =>
+                {
+                    given_back = true;
+                    self.give_back(claim.clone()).await;
                 }
                 // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
                 Ok(Claimed::Uncertain(existing)) if self.guard.inner.waiters.is_worked_on(&intent.id()) => {

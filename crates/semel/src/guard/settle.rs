@@ -88,7 +88,7 @@ impl<S: Store> Guarded<S> {
 
     /// Gives back a claim that may have gone through although nobody will run it: otherwise its lease would
     /// run out and leave an intent uncertain that never started.
-    async fn give_back(&self, claim: Claim) {
+    pub(super) async fn give_back(&self, claim: Claim) {
         for attempt in 0..SETTLE_TRIES {
             if let Ok(claimed) = self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
                 let Some(ticket) = own_ticket(&claimed, &claim) else { return };

@@ -233,6 +233,19 @@ async fn a_lease_counts_from_the_first_ask_for_the_claim() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_lapsed_before_its_answer_came_is_given_back_and_runs() {
+    let claims = AtomicU32::new(0);
+    let faulty = Faulty::new(store(), move |call| match call {
+        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
+        _ => Fault::None,
+    });
+    // The answer is waited for for longer than this lease lasts.
+    let pay = Guard::new(faulty).operation("pay").unwrap().lease(Duration::from_secs(2)).unwrap();
+    let reply = pay.once(&acme(), &key("k"), &(), |_| async { Ok(1) }).await.unwrap();
+    assert_eq!((reply.value, reply.replayed, reply.stored), (1, false, true));
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_renewal_that_hangs_does_not_lose_the_lease() {
     let renewals = AtomicU32::new(0);
     let faulty = Faulty::new(store(), move |call| match call {
