@@ -13,13 +13,26 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Ruling, State};
 
 mod any;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod codes;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod command;
 mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod queue;
 mod record;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub mod tiered;
 mod url;
 
 pub use any::AnyStore;

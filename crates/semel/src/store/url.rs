@@ -3,7 +3,15 @@
 use super::memory::MemoryStore;
 use super::{AnyStore, ErrorKind, Fate, StoreError};
 
-/// Opens the store a URL names: `memory:` or `sqlite:PATH`. A file that is not there is made.
+/// Opens the store a URL names; its file or tables are made if they are not there.
+///
+/// | URL | store | feature |
+/// |---|---|---|
+/// | `memory:` | this process's memory | |
+/// | `sqlite:PATH` | one file | `sqlite` |
+/// | `postgres://USER@HOST/DATABASE` | PostgreSQL | `postgres` |
+/// | `mysql://USER@HOST/DATABASE` | MySQL or MariaDB | `mysql` |
+/// | `redis://HOST`, `redis+cluster://HOST,HOST` | Redis or Valkey | `redis` |
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -12,18 +20,29 @@ use super::{AnyStore, ErrorKind, Fate, StoreError};
 /// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
 /// ```
 pub async fn open(url: &str) -> Result<AnyStore, StoreError> {
-    match named(url)? {
-        Named::Memory => Ok(AnyStore::new(MemoryStore::new())),
-        Named::Sqlite(path) => open_sqlite(path, true).await,
-    }
+    open_or_make(url, true).await
 }
 
 /// Opens a store that is there already, for tools that look at another process's store: nothing is made, so
 /// that a mistyped path is an error and not a new, empty store.
 pub async fn open_existing(url: &str) -> Result<AnyStore, StoreError> {
+    open_or_make(url, false).await
+}
+
+async fn open_or_make(url: &str, create: bool) -> Result<AnyStore, StoreError> {
     match named(url)? {
+        Named::Memory if create => Ok(AnyStore::new(MemoryStore::new())),
         Named::Memory => Err(in_memory()),
-        Named::Sqlite(path) => open_sqlite(path, false).await,
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(path) => {
+            super::sqlite::SqliteStore::options().create(create).open(path).await.map(AnyStore::new)
+        }
+        #[cfg(feature = "postgres")]
+        Named::Postgres => super::postgres::open_url(url, create).await,
+        #[cfg(feature = "mysql")]
+        Named::Mysql => super::mysql::open_url(url, create).await,
+        #[cfg(feature = "redis")]
+        Named::Redis => super::redis::open_url(url, create).await,
     }
 }
 
@@ -40,7 +59,17 @@ pub struct Migrated {
 pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     match named(url)? {
         Named::Memory => Err(in_memory()),
-        Named::Sqlite(path) => migrate_sqlite(path).await,
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(path) => {
+            let before = super::sqlite::schema::migrate(path).await?;
+            Ok(Migrated { before, now: super::sqlite::schema::VERSION })
+        }
+        #[cfg(feature = "postgres")]
+        Named::Postgres => super::postgres::migrate_url(url).await,
+        #[cfg(feature = "mysql")]
+        Named::Mysql => super::mysql::migrate_url(url).await,
+        #[cfg(feature = "redis")]
+        Named::Redis => Err(no_tables()),
     }
 }
 
@@ -48,26 +77,61 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
 pub fn schema(url: &str) -> Result<&'static str, StoreError> {
     match named(url)? {
         Named::Memory => Err(in_memory()),
-        Named::Sqlite(_) => schema_sqlite(),
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(_) => Ok(super::sqlite::schema::SQL),
+        #[cfg(feature = "postgres")]
+        Named::Postgres => Ok(super::postgres::SQL),
+        #[cfg(feature = "mysql")]
+        Named::Mysql => Ok(super::mysql::SQL),
+        #[cfg(feature = "redis")]
+        Named::Redis => Err(no_tables()),
     }
 }
 
 enum Named<'a> {
     Memory,
+    #[cfg(feature = "sqlite")]
     Sqlite(&'a str),
+    #[cfg(feature = "postgres")]
+    Postgres,
+    #[cfg(feature = "mysql")]
+    Mysql,
+    #[cfg(feature = "redis")]
+    Redis,
+    // Where no store with a path is built in, nothing borrows from the URL.
+    #[cfg(not(feature = "sqlite"))]
+    #[allow(dead_code)]
+    Nothing(std::convert::Infallible, std::marker::PhantomData<&'a str>),
 }
+
+const KNOWN: &str = "use sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://… or memory:";
 
 fn named(url: &str) -> Result<Named<'_>, StoreError> {
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(wrong(format!("{url:?} is not a store URL; use sqlite:PATH or memory:")));
+        return Err(wrong(format!("{url:?} is not a store URL; {KNOWN}")));
     };
     match scheme {
         "memory" if rest.is_empty() => Ok(Named::Memory),
         "sqlite" => match rest.strip_prefix("//").unwrap_or(rest) {
             "" => Err(wrong("sqlite: needs a path, such as sqlite:semel.db".into())),
+            #[cfg(feature = "sqlite")]
             path => Ok(Named::Sqlite(path)),
+            #[cfg(not(feature = "sqlite"))]
+            _ => Err(not_built("SQLite", "sqlite")),
         },
-        _ => Err(wrong(format!("no store is known for {scheme:?}; use sqlite:PATH or memory:"))),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Named::Postgres),
+        #[cfg(not(feature = "postgres"))]
+        "postgres" | "postgresql" => Err(not_built("PostgreSQL", "postgres")),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(Named::Mysql),
+        #[cfg(not(feature = "mysql"))]
+        "mysql" | "mariadb" => Err(not_built("MySQL", "mysql")),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => Ok(Named::Redis),
+        #[cfg(not(feature = "redis"))]
+        "redis" | "rediss" | "redis+cluster" | "rediss+cluster" => Err(not_built("Redis", "redis")),
+        _ => Err(wrong(format!("no store is known for {scheme:?}; {KNOWN}"))),
     }
 }
 
@@ -79,38 +143,12 @@ fn in_memory() -> StoreError {
     wrong("memory: lives and ends with its process; name a store that lasts, such as sqlite:semel.db".into())
 }
 
-#[cfg(feature = "sqlite")]
-async fn open_sqlite(path: &str, create: bool) -> Result<AnyStore, StoreError> {
-    super::sqlite::SqliteStore::options().create(create).open(path).await.map(AnyStore::new)
+#[cfg(feature = "redis")]
+fn no_tables() -> StoreError {
+    wrong("Redis has no tables to migrate; a store there is ready when it is opened".into())
 }
 
-#[cfg(feature = "sqlite")]
-async fn migrate_sqlite(path: &str) -> Result<Migrated, StoreError> {
-    let before = super::sqlite::schema::migrate(path).await?;
-    Ok(Migrated { before, now: super::sqlite::schema::VERSION })
-}
-
-#[cfg(feature = "sqlite")]
-fn schema_sqlite() -> Result<&'static str, StoreError> {
-    Ok(super::sqlite::schema::SQL)
-}
-
-#[cfg(not(feature = "sqlite"))]
-async fn open_sqlite(_path: &str, _create: bool) -> Result<AnyStore, StoreError> {
-    Err(no_sqlite())
-}
-
-#[cfg(not(feature = "sqlite"))]
-async fn migrate_sqlite(_path: &str) -> Result<Migrated, StoreError> {
-    Err(no_sqlite())
-}
-
-#[cfg(not(feature = "sqlite"))]
-fn schema_sqlite() -> Result<&'static str, StoreError> {
-    Err(no_sqlite())
-}
-
-#[cfg(not(feature = "sqlite"))]
-fn no_sqlite() -> StoreError {
-    wrong("this build has no SQLite store; build with the feature `sqlite`".into())
+#[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis")))]
+fn not_built(store: &str, feature: &str) -> StoreError {
+    wrong(format!("this build has no {store} store; build with the feature `{feature}`"))
 }

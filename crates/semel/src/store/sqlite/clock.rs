@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::intent::policy::StoreTime;
-
-/// Times and spans stay below this many ms, so that their sum is still an integer of SQLite's.
-pub(super) const MS_MAX: u64 = 1 << 61;
+use crate::store::codes::MS_MAX;
 
 pub(super) struct Clock {
     source: Box<dyn Fn() -> StoreTime + Send + Sync>,

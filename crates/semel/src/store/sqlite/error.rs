@@ -114,17 +114,6 @@ impl Trouble {
     }
 }
 
-/// The thread that had the request is gone, and with it the answer.
-pub(super) fn answer_lost() -> StoreError {
-    let message = "the SQLite store stopped working in the middle of a request; restart the process";
-    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
-}
-
-/// The store takes no more requests.
-pub(super) fn closed() -> StoreError {
-    StoreError::new(ErrorKind::Closed, Fate::NotApplied, "the SQLite store is closed; open it again")
-}
-
 /// The path leads to another file than the one that was opened.
 pub(super) fn moved(path: &Path) -> StoreError {
     let message = format!(
@@ -132,10 +121,4 @@ pub(super) fn moved(path: &Path) -> StoreError {
         path.display()
     );
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)
-}
-
-/// A queue was full for too long.
-pub(super) fn queue_full(requests: usize) -> StoreError {
-    let message = format!("{requests} requests are waiting for the SQLite store; retry later, or send fewer");
-    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
 }

@@ -24,27 +24,26 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::checkpoint::{Log, Tender};
-use self::clock::{Clock, MS_MAX};
-use self::command::{Ask, Command, Finishing, Work};
+use self::clock::Clock;
 use self::options::File;
-use self::queue::Queue;
 use self::reader::Look;
-use self::writer::Writer;
+use self::writer::{Work, Writer};
+use super::codes::{MS_MAX, bounded};
+use super::command::{Ask, Command, Finishing};
 use super::memory::check_size;
+use super::queue::Queue;
 use super::{
     Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed, Store,
     StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
-use crate::intent::policy::{Retention, StoreTime};
+use crate::intent::policy::StoreTime;
 
 mod checkpoint;
 mod clock;
-mod command;
 pub(crate) mod error;
 mod open;
 mod options;
-mod queue;
 mod reader;
 mod row;
 pub mod schema;
@@ -194,14 +193,6 @@ impl SqliteStore {
 impl fmt::Debug for SqliteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteStore").field("path", &self.inner.file.path).finish_non_exhaustive()
-    }
-}
-
-/// A time that ends after SQLite's integers do ends with them.
-fn bounded(retention: Retention) -> Retention {
-    match retention {
-        Retention::Ms(ms) => Retention::Ms(ms.min(MS_MAX)),
-        Retention::Forever => Retention::Forever,
     }
 }
 

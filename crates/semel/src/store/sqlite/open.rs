@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 use tokio::sync::oneshot;
 
-use super::error::{Trouble, answer_lost, refused};
+use super::error::{Trouble, refused};
 use super::options::File;
 use super::schema;
+use crate::store::queue::answer_lost;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Memory each connection may use for pages. More is not faster: after a page split SQLite looks through all

@@ -14,17 +14,27 @@ use tokio::sync::mpsc;
 
 use super::checkpoint::Tender;
 use super::clock::Clock;
-use super::command::{Command, Reply, Work};
-use super::error::{Trouble, moved, queue_full};
+use super::error::{Trouble, moved};
 use super::open;
 use super::options::File;
 use super::transaction::{Failure, Memo, Tell, Transaction, roll_back};
+use crate::store::command::{Command, Reply};
+use crate::store::queue::queue_full;
 use crate::store::{Fate, StoreError};
 
 /// Records a sweep forgets in one transaction; claims go in between.
 const SWEEP_CHUNK: usize = 250;
 /// Sweeps that may wait for each other.
 const SWEEPS_MAX: usize = 16;
+
+/// What the writer's queue holds.
+pub(super) enum Work {
+    Command(Box<Command>),
+    /// Forget up to so many.
+    Sweep(usize, Reply<usize>),
+    /// Take nothing more, and end.
+    Close,
+}
 
 pub(super) struct Writer {
     file: Arc<File>,

@@ -1,12 +1,12 @@
-//! What the writer is asked, and how it answers.
+//! What a store that works in batches is asked, and how it answers.
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::Verdict;
 use crate::intent::policy::Retention;
-use crate::store::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
 
 pub(super) type Reply<A> = oneshot::Sender<Result<A, StoreError>>;
 
@@ -69,13 +69,4 @@ impl Command {
             Self::Decide(ask) => ask.refuse(error),
         }
     }
-}
-
-/// What the writer's queue holds.
-pub(super) enum Work {
-    Command(Box<Command>),
-    /// Forget up to so many.
-    Sweep(usize, Reply<usize>),
-    /// Take nothing more, and end.
-    Close,
 }

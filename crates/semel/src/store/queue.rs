@@ -1,4 +1,4 @@
-//! The bounded queue in front of a thread.
+//! The bounded queue in front of whoever carries requests out: SQLite's threads, a SQL server's connections.
 
 use std::time::Duration;
 
@@ -7,8 +7,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 use super::command::Reply;
-use super::error::{answer_lost, closed, queue_full};
-use crate::store::StoreError;
+use super::{ErrorKind, Fate, StoreError};
 
 pub(super) struct Queue<T> {
     sender: mpsc::Sender<T>,
@@ -22,7 +21,7 @@ impl<T> Queue<T> {
     }
 
     /// Hands over a request and waits for its answer. Whoever stops waiting leaves the request to be carried
-    /// out, or not; the thread does not notice.
+    /// out, or not; nobody else notices.
     pub(super) async fn ask<A>(&self, request: impl FnOnce(Reply<A>) -> T) -> Result<A, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.put(request(reply)).await?;
@@ -47,4 +46,21 @@ impl<T> Queue<T> {
     pub(super) async fn put_last(&self, request: T) {
         let _ = self.sender.send(request).await;
     }
+}
+
+/// Whoever had the request is gone, and with it the answer.
+pub(super) fn answer_lost() -> StoreError {
+    let message = "the store stopped working in the middle of a request; restart the process";
+    StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)
+}
+
+/// The store takes no more requests.
+pub(super) fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Closed, Fate::NotApplied, "the store is closed; open it again")
+}
+
+/// A queue was full for too long.
+pub(super) fn queue_full(requests: usize) -> StoreError {
+    let message = format!("{requests} requests are waiting for the store; retry later, or send fewer");
+    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
 }

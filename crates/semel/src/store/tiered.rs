@@ -1,0 +1,1 @@
+//! Redis in front of a SQL store.

@@ -1,0 +1,8 @@
+//! Every store on its real server keeps every law.
+//!
+//! `cargo xtask services up`, then `cargo test -p proof --features stores --test stores`.
+
+mod mysql;
+mod postgres;
+mod redis;
+mod tiered;
