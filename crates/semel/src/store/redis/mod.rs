@@ -1,7 +1,11 @@
 //! Redis, Valkey and Redis Cluster.
 
-use super::{AnyStore, ErrorKind, Fate, StoreError};
+use super::{AnyStore, ErrorKind, Fate, Migrated, StoreError};
 
 pub(super) async fn open_url(_url: &str, _create: bool) -> Result<AnyStore, StoreError> {
+    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, "not built yet"))
+}
+
+pub(super) async fn migrate_url(_url: &str) -> Result<Migrated, StoreError> {
     Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, "not built yet"))
 }
