@@ -41,6 +41,7 @@
 //! | [`intent`] | what *once* means: pure code, one function that decides everything |
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
+//! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
@@ -66,6 +67,7 @@ pub mod guard;
 pub mod http;
 pub mod intent;
 pub mod observe;
+pub mod recover;
 pub mod store;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod tx;

@@ -14,7 +14,7 @@ use super::text::Duplicates;
 
 /// All settings as a document. Secrets are left out: the values of `lookup_headers`, a store's password.
 pub(super) fn document(settings: &Settings) -> Value {
-    let (limits, timeouts) = (&settings.limits, &settings.timeouts);
+    let (limits, timeouts, recover) = (&settings.limits, &settings.timeouts, &settings.recover);
     let mut scope = match &settings.scope {
         ScopeOf::SingleTenant => json!({ "single_tenant": true }),
         ScopeOf::Tenant(tenant) => json!({ "tenant": tenant.to_string() }),
@@ -70,6 +70,14 @@ pub(super) fn document(settings: &Settings) -> Value {
             "response_idle": exact(timeouts.response_idle),
             "upstream_idle": exact(timeouts.upstream_idle),
             "drain": exact(timeouts.drain),
+        },
+        "recover": {
+            "reconcile_every": exact(recover.reconcile.every),
+            "lookups_max": recover.reconcile.run_lookups_max,
+            "lookups_at_once": recover.reconcile.lookups_at_once,
+            "pause_min": exact(recover.reconcile.pause_min),
+            "pause_max": exact(recover.reconcile.pause_max),
+            "sweep_every": exact(recover.sweep_every),
         },
         "operation": operations,
     })

@@ -37,6 +37,7 @@ pub(super) struct File {
     pub(super) scope: ScopeTable,
     pub(super) limits: LimitsTable,
     pub(super) timeouts: TimeoutsTable,
+    pub(super) recover: RecoverTable,
     pub(super) operation: Vec<OperationTable>,
 }
 
@@ -63,6 +64,17 @@ pub(super) struct LimitsTable {
     pub(super) attempts_per_key_per_s: Option<f64>,
     pub(super) attempts_burst: Option<u32>,
     pub(super) stored_bytes_max: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RecoverTable {
+    pub(super) reconcile_every: Option<Text<Duration>>,
+    pub(super) lookups_max: Option<usize>,
+    pub(super) lookups_at_once: Option<usize>,
+    pub(super) pause_min: Option<Text<Duration>>,
+    pub(super) pause_max: Option<Text<Duration>>,
+    pub(super) sweep_every: Option<Text<Duration>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

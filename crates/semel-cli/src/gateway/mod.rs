@@ -8,7 +8,7 @@
 //! | `edge` | one request: screened, authorised, limited, guarded, forwarded, answered |
 //! | `screen`, `authorize`, `limits` (`bucket`, `quota`) | what is asked before anything is claimed |
 //! | `forward`, `hop`, `upstream`, `body` | one request on its way, and whether it was sent |
-//! | `lookup` | asking the service about an uncertain intent |
+//! | `lookup` | asking the service about an uncertain intent: when its client retries, and without one |
 //! | `shadow` | watching without touching |
 //! | `problem`, `openapi` | what clients are told |
 //! | `admin`, `metrics` | what those who run it are told |
@@ -40,10 +40,10 @@ mod upstream;
 mod wire;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
-use semel::store::{self, AnyStore, Store};
+use semel::recover::{SweepLimits, Sweeper};
+use semel::store::{self, AnyStore};
 use semel::{Guard, Scope, ScopeError};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -71,10 +71,6 @@ use crate::args::Gateway;
 use crate::failure::Failed;
 use crate::stdout;
 
-/// How often outcomes whose retention is over are forgotten, and how many at a time.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
-const SWEEP_RECORDS: usize = 1_000;
-
 /// Runs a gateway until it is told to stop.
 pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Result<(), Failed> {
     let settings = Settings::new(args, store)?;
@@ -94,7 +90,13 @@ pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Resu
     let (stop, stopping) = watch::channel(false);
     let ours = admin::Admin { guard: guard.clone(), counted: counted.clone(), stopping: stopping.clone() };
     tokio::spawn(admin::listen(admin, ours));
-    tokio::spawn(sweep(guard.store().clone()));
+    let mut sweeping = SweepLimits::default();
+    sweeping.every = settings.recover.sweep_every;
+    tokio::spawn(Sweeper::new(&guard).limits(sweeping).run());
+    // Whoever only watches leaves no doubt behind that could be settled.
+    if !settings.shadow {
+        tokio::spawn(edge.layer.reconciler().limits(settings.recover.reconcile).run());
+    }
     let places = Arc::new(Semaphore::new(settings.limits.connections_max));
     let serving = Serving {
         edge,
@@ -237,21 +239,4 @@ fn layer(
         builder = builder.rule(operation.rule(forward));
     }
     builder.build()
-}
-
-/// Forgets what may be forgotten, now and then.
-async fn sweep(store: AnyStore) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY.mul_f64(0.5 + fastrand::f64())).await;
-        loop {
-            match store.sweep(SWEEP_RECORDS).await {
-                Ok(swept) if swept == SWEEP_RECORDS => {}
-                Ok(_) => break,
-                Err(error) => {
-                    tracing::warn!(%error, "outcomes whose retention is over could not be forgotten");
-                    break;
-                }
-            }
-        }
-    }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use http::header::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 use semel::http::{Profile, headers};
+use semel::recover::{ReconcileLimits, SweepLimits};
 
 use super::bucket::Rate;
-use super::config::{File, LimitsTable, TimeoutsTable};
+use super::config::{File, LimitsTable, RecoverTable, TimeoutsTable};
 use super::hop::Trusted;
 use super::operation::Operation;
 use super::pulse::Phases;
@@ -39,6 +40,7 @@ pub(super) struct Settings {
     pub(super) authorize_headers: Vec<HeaderName>,
     pub(super) limits: Bounds,
     pub(super) timeouts: Timeouts,
+    pub(super) recover: Recover,
     pub(super) operations: Vec<Operation>,
 }
 
@@ -72,6 +74,13 @@ pub(super) struct Timeouts {
     pub(super) response_idle: Duration,
     pub(super) upstream_idle: Duration,
     pub(super) drain: Duration,
+}
+
+/// What is done about what was left over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recover {
+    pub(super) reconcile: ReconcileLimits,
+    pub(super) sweep_every: Duration,
 }
 
 impl Settings {
@@ -137,6 +146,7 @@ impl Settings {
             authorize_headers: file.scope.authorize_headers.into_iter().map(|Text(name)| name).collect(),
             limits: Bounds::new(&file.limits).map_err(usage)?,
             timeouts: Timeouts::new(&file.timeouts),
+            recover: Recover::new(&file.recover).map_err(usage)?,
             operations: operations.map_err(usage)?,
         })
     }
@@ -248,5 +258,38 @@ impl Timeouts {
             upstream_idle: or(&table.upstream_idle, 4),
             drain: or(&table.drain, 25),
         }
+    }
+}
+
+impl Recover {
+    fn new(table: &RecoverTable) -> Result<Self, String> {
+        let mut reconcile = ReconcileLimits::default();
+        let set = |bound: &mut Duration, name: &str, setting: &Option<Text<Duration>>| match setting {
+            Some(Text(Duration::ZERO)) => Err(format!("{name} = 0 would never rest")),
+            Some(Text(duration)) => {
+                *bound = *duration;
+                Ok(())
+            }
+            None => Ok(()),
+        };
+        set(&mut reconcile.every, "reconcile_every", &table.reconcile_every)?;
+        set(&mut reconcile.pause_min, "pause_min", &table.pause_min)?;
+        set(&mut reconcile.pause_max, "pause_max", &table.pause_max)?;
+        reconcile.pause_max = reconcile.pause_max.max(reconcile.pause_min);
+        let mut sweep_every = SweepLimits::default().every;
+        set(&mut sweep_every, "sweep_every", &table.sweep_every)?;
+        for (bound, name, setting) in [
+            (&mut reconcile.run_lookups_max, "lookups_max", table.lookups_max),
+            (&mut reconcile.lookups_at_once, "lookups_at_once", table.lookups_at_once),
+        ] {
+            match setting {
+                Some(value) if !(1..=10_000).contains(&value) => {
+                    return Err(format!("{name} = {value} is not in 1..=10000"));
+                }
+                Some(value) => *bound = value,
+                None => {}
+            }
+        }
+        Ok(Self { reconcile, sweep_every })
     }
 }

@@ -158,6 +158,24 @@ fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
 }
 
 #[test]
+fn what_is_uncertain_is_looked_up_although_no_client_comes_back() {
+    let config = "[scope]\nsingle_tenant = true\n[recover]\nreconcile_every = \"20ms\"\npause_min = \"20ms\"\n\
+                  [[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\nlookup = \"GET /by-key/{key}\"\n\
+                  lookup_settle = \"1ms\"\n";
+    let (_place, upstream, gateway) = configured(&[], config);
+    upstream.break_lookups(true);
+    assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
+    gateway.wait_for_metric("idempotency_held{operation=\"pay\"} 1");
+    upstream.break_lookups(false);
+    gateway.wait_for_metric("idempotency_recovery_total{operation=\"pay\",status=\"applied\"} 1");
+    gateway.wait_for_metric("idempotency_held{operation=\"pay\"} 0");
+    upstream.break_lookups(true);
+    let retry = gateway.post("/cut", "k-1", "x");
+    assert_eq!((retry.text().as_str(), retry.is_replay()), ("{\"found\":true}", true));
+    assert_eq!(upstream.effects("k-1"), 1);
+}
+
+#[test]
 fn what_a_person_decides_is_what_the_next_retry_gets() {
     let (place, upstream, gateway) = cut("");
     for key in ["k-1", "k-2"] {

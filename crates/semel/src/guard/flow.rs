@@ -83,7 +83,7 @@ impl<S: Store> Guarded<S> {
                     self.give_back(claim.clone()).await;
                 }
                 // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
-                Ok(Claimed::Uncertain(existing)) if self.guard.inner.waiters.is_worked_on(&intent.id()) => {
+                Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
                     self.wait_for(existing, &mut wait).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                 }
@@ -98,8 +98,10 @@ impl<S: Store> Guarded<S> {
                         idempotency.operation = self.operation.as_str()
                     );
                     match self.look_up(existing).instrument(span).await {
-                        LookedUp::Decided => looked_up = true,
-                        LookedUp::Held(settles_in) => return Err(GuardError::Uncertain { id, settles_in }),
+                        LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => looked_up = true,
+                        LookedUp::Held(held) => {
+                            return Err(GuardError::Uncertain { id, settles_in: held.settles_in() });
+                        }
                     }
                 }
                 Err(error) => match met {

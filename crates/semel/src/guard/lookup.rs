@@ -8,8 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::operation::Guarded;
+use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::policy::millis;
+use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::Ruling;
 use crate::observe::{Phase, RecoveryStatus};
 use crate::store::{Decide, Decided, Existing, Record, Store};
@@ -45,23 +46,64 @@ where
 }
 
 /// What asking came to.
-pub(super) enum LookedUp {
-    /// Something was decided, by us or by somebody else in the meantime: claim again.
-    Decided,
-    /// Held; a lookup may ask again after this long.
-    Held(Option<Duration>),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LookedUp {
+    /// It happened, and that is recorded now.
+    Applied,
+    /// It did not happen, and that is recorded now.
+    NotApplied,
+    /// The owner came back, or somebody else decided: what they recorded stands.
+    Overtaken,
+    /// Nothing is recorded.
+    Held(Held),
 }
 
-impl<S: Store> Guarded<S> {
-    pub(super) async fn look_up(&self, existing: Existing) -> LookedUp {
-        let Some(lookup) = &self.lookup else { return LookedUp::Held(None) };
-        let record = existing.record;
-        // "Not found" too early is no answer: the call may still be on its way.
-        let waited_ms = existing.now.since_ms(record.since(existing.now));
-        let settle_ms = millis(self.policy.settle);
-        if waited_ms < settle_ms {
-            return LookedUp::Held(Some(Duration::from_millis(settle_ms - waited_ms)));
+/// Why an uncertain intent stays what it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// Nobody can be asked.
+    NoLookup,
+    /// It is too early to believe "not found"; ask again after this long.
+    Settling(Duration),
+    /// The lookup did not know, panicked or took too long.
+    Unknown,
+    /// The store did not take the answer.
+    NotRecorded,
+}
+
+impl Held {
+    /// When a lookup will be allowed to ask; `None` where there is none, or it did not know.
+    pub(super) fn settles_in(self) -> Option<Duration> {
+        match self {
+            Self::Settling(settles_in) => Some(settles_in),
+            Self::NoLookup | Self::Unknown | Self::NotRecorded => None,
         }
+    }
+}
+
+/// The one place where an intent of unknown fate is found out about: for a caller who runs into it, and for the
+/// loop that looks for such intents.
+impl<S: Store> Guarded<S> {
+    /// How long until a lookup may be believed. "Not found" too early is no answer: the call may still be on its
+    /// way.
+    pub(crate) fn settles_in(&self, record: &Record, now: StoreTime) -> Option<Duration> {
+        let waited_ms = now.since_ms(record.since(now));
+        let left_ms = millis(self.policy.settle).saturating_sub(waited_ms);
+        (left_ms > 0).then(|| Duration::from_millis(left_ms))
+    }
+
+    /// Whether its owner lives in this very process, lease or no lease: then there is nothing to find out.
+    pub(crate) fn is_worked_on(&self, id: &IntentId) -> bool {
+        self.guard.inner.waiters.is_worked_on(id)
+    }
+
+    pub(crate) async fn look_up(&self, existing: Existing) -> LookedUp {
+        let Some(lookup) = &self.lookup else { return LookedUp::Held(Held::NoLookup) };
+        if let Some(settles_in) = self.settles_in(&existing.record, existing.now) {
+            return LookedUp::Held(Held::Settling(settles_in));
+        }
+        let record = existing.record;
+        // What the lookup is told and what its answer is recorded about is the same record, by its epoch.
         let (id, seen) = (record.intent.id(), record.head.epoch);
         let asked = AssertUnwindSafe(async { lookup.look_up(record).await }).catch_unwind();
         let found = match tokio::time::timeout(self.guard.inner.limits.lookup_timeout, asked).await {
@@ -75,15 +117,15 @@ impl<S: Store> Guarded<S> {
                 Found::Unknown
             }
         };
-        let (ruling, outcome, status) = match found {
+        let (ruling, outcome, status, looked_up) = match found {
             Found::Applied(outcome) => {
-                let outcome = outcome.kept();
-                (Ruling::Applied(Verdict::Completed), Some(outcome), RecoveryStatus::Applied)
+                let ruling = Ruling::Applied(Verdict::Completed);
+                (ruling, Some(outcome.kept()), RecoveryStatus::Applied, LookedUp::Applied)
             }
-            Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied),
+            Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied, LookedUp::NotApplied),
             Found::Unknown => {
                 self.metrics.recovery(RecoveryStatus::Unknown);
-                return LookedUp::Held(None);
+                return LookedUp::Held(Held::Unknown);
             }
         };
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
@@ -92,15 +134,15 @@ impl<S: Store> Guarded<S> {
         match self.ask(Phase::Decide, self.guard.inner.store.decide(id, decide)).await {
             Ok(Decided::Recorded) => {
                 self.metrics.recovery(status);
-                LookedUp::Decided
+                looked_up
             }
             Ok(Decided::Stale | Decided::Refused(_)) => {
                 self.metrics.recovery(RecoveryStatus::Overtaken);
-                LookedUp::Decided
+                LookedUp::Overtaken
             }
             Err(error) => {
                 tracing::warn!(operation = self.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
-                LookedUp::Held(None)
+                LookedUp::Held(Held::NotRecorded)
             }
         }
     }

@@ -32,6 +32,7 @@ mod wait;
 pub use answer::{Answer, Attempt, Ended, Execution, GuardError};
 pub use drain::Drained;
 pub use lookup::{Found, Lookup};
+pub(crate) use lookup::{Held, LookedUp};
 pub use operation::{Guarded, LEASE_MAX, LEASE_MIN, Policy, PolicyError, WAIT_MAX};
 pub use typed::{Failure, FailureKind, OnceError, Reply};
 

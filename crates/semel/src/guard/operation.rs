@@ -117,11 +117,11 @@ impl Policy {
 /// ```
 pub struct Guarded<S> {
     pub(super) guard: Guard<S>,
-    pub(super) operation: Operation,
-    pub(super) policy: Policy,
+    pub(crate) operation: Operation,
+    pub(crate) policy: Policy,
     pub(super) recipe: Recipe,
-    pub(super) lookup: Option<Arc<dyn Lookup>>,
-    pub(super) metrics: OperationMetrics,
+    pub(crate) lookup: Option<Arc<dyn Lookup>>,
+    pub(crate) metrics: OperationMetrics,
     /// The work runs in its caller's task for as long as there is one.
     pub(super) attached: bool,
 }

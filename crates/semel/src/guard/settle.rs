@@ -40,7 +40,7 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
 
 impl<S: Store> Guarded<S> {
     /// One request to the store: bounded, and counted when it fails. No answer in time is doubt.
-    pub(super) async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         phase: Phase,
         request: impl Future<Output = Result<T, StoreError>>,
@@ -50,7 +50,7 @@ impl<S: Store> Guarded<S> {
         self.ask_within(limit, phase, request).await
     }
 
-    pub(super) async fn ask_within<T>(
+    pub(crate) async fn ask_within<T>(
         &self,
         limit: Duration,
         phase: Phase,

@@ -9,6 +9,7 @@ use super::builder::{Builder, Shared};
 use super::service::IdempotencyService;
 use super::status::StatusService;
 use crate::guard::Guard;
+use crate::recover::Reconciler;
 use crate::store::Store;
 
 /// Puts [`IdempotencyService`] around services. Cheap to clone.
@@ -43,6 +44,13 @@ impl<S: Store> IdempotencyLayer<S> {
 
     pub(super) fn shared(&self) -> &Shared<S> {
         &self.shared
+    }
+
+    /// The loop that looks up uncertain intents of this layer's rules, and counts those nobody can look up; to be
+    /// spawned with [`run`](Reconciler::run). Routes that are only known by their template are not watched: give
+    /// them a rule.
+    pub fn reconciler(&self) -> Reconciler<S> {
+        self.shared.operations.known().fold(Reconciler::new(), Reconciler::watch)
     }
 
     /// The status resource that a 202 points to, to be mounted where

@@ -80,6 +80,17 @@ impl<S: Store> Operations<S> {
         Ok(Self { declared, guard: guard.clone(), otherwise, anything, ready: RwLock::default() })
     }
 
+    /// All operations that are known beforehand, each once. Those the handler claims for itself leave no doubt.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Guarded<S>> {
+        let declared = self.declared.iter().map(|(_, prepared)| prepared);
+        let mut names = HashSet::new();
+        declared
+            .chain(self.anything.iter().map(|(_, prepared)| prepared))
+            .filter(|prepared| !prepared.atomic)
+            .map(|prepared| &prepared.guarded)
+            .filter(move |guarded| names.insert(guarded.operation.as_str()))
+    }
+
     /// The operation of a request; `None` when it is not guarded.
     pub(super) fn find(&self, method: &Method, template: Option<&str>, path: &str) -> Option<Found<S>> {
         if is_safe(method) {

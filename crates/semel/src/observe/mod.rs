@@ -165,6 +165,9 @@ struct Families {
     conflict: Family<ByOperation, Counter>,
     in_progress: Family<ByOperation, Counter>,
     recovery: Family<ByStatus, Counter>,
+    held: Family<ByOperation, Gauge>,
+    held_oldest: Family<ByOperation, Gauge>,
+    swept: Counter,
     record_age: Family<ByState, Histogram>,
     finalize: Family<ByStatus, Counter>,
     store_error: Family<ByPhase, Counter>,
@@ -186,6 +189,9 @@ impl Metrics {
             conflict: Family::default(),
             in_progress: Family::default(),
             recovery: Family::default(),
+            held: Family::default(),
+            held_oldest: Family::default(),
+            swept: Counter::default(),
             record_age: Family::new_with_constructor(ages),
             finalize: Family::default(),
             store_error: Family::default(),
@@ -213,6 +219,21 @@ impl Metrics {
             names::RECOVERY,
             "Lookups of uncertain intents by what they found",
             families.recovery.clone(),
+        );
+        registry.register(
+            names::HELD,
+            "Uncertain intents nobody could find out about, at the last pass",
+            families.held.clone(),
+        );
+        registry.register(
+            names::HELD_OLDEST,
+            "How long the longest held of them is held",
+            families.held_oldest.clone(),
+        );
+        registry.register(
+            names::SWEPT,
+            "Records whose retention was over, forgotten",
+            families.swept.clone(),
         );
         registry.register(
             names::RECORD_AGE,
@@ -262,6 +283,11 @@ impl Metrics {
         out
     }
 
+    /// Counts what a sweep has forgotten.
+    pub(crate) fn swept(&self, records: usize) {
+        self.0.swept.inc_by(records as u64);
+    }
+
     pub(crate) fn operation(&self, operation: &Operation) -> OperationMetrics {
         OperationMetrics::new(&self.0, operation.as_str())
     }
@@ -284,6 +310,8 @@ impl fmt::Debug for Metrics {
 pub(crate) struct OperationMetrics(Arc<Counters>);
 
 struct Counters {
+    /// Only set where somebody looks: a zero that nobody has counted would be a lie.
+    held: (Family<ByOperation, Gauge>, Family<ByOperation, Gauge>, ByOperation),
     claim: [Counter; 6],
     existing: [Counter; 5],
     record_age: [Histogram; 5],
@@ -307,6 +335,7 @@ impl OperationMetrics {
         let state = |state: State| ByState { operation: operation.to_owned(), state: state.as_str() };
         let phase = |phase: Phase| ByPhase { operation: operation.to_owned(), phase: phase.as_str() };
         Self(Arc::new(Counters {
+            held: (families.held.clone(), families.held_oldest.clone(), plain()),
             claim: ClaimStatus::ALL.map(|s| families.claim.get_or_create(&status(s.as_str())).clone()),
             existing: State::ALL.map(|s| families.existing.get_or_create(&state(s)).clone()),
             record_age: State::ALL.map(|s| families.record_age.get_or_create(&state(s)).clone()),
@@ -353,6 +382,13 @@ impl OperationMetrics {
 
     pub(crate) fn recovery(&self, status: RecoveryStatus) {
         self.0.recovery[status as usize].inc();
+    }
+
+    /// What a whole pass over the operation has left uncertain.
+    pub(crate) fn held(&self, intents: u64, oldest_ms: u64) {
+        let (held, oldest, operation) = &self.0.held;
+        held.get_or_create(operation).set(i64::try_from(intents).unwrap_or(i64::MAX));
+        oldest.get_or_create(operation).set(i64::try_from(oldest_ms / 1_000).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn finalize(&self, status: FinishStatus) {

@@ -14,6 +14,12 @@ pub const CONFLICT: &str = "idempotency_conflict";
 pub const IN_PROGRESS: &str = "idempotency_in_progress";
 /// Lookups of uncertain intents: `operation`, `status`.
 pub const RECOVERY: &str = "idempotency_recovery";
+/// Uncertain intents that nobody could find out about when the reconcile loop last passed: `operation`.
+pub const HELD: &str = "idempotency_held";
+/// How long the longest held of them is held already: `operation`.
+pub const HELD_OLDEST: &str = "idempotency_held_oldest_seconds";
+/// Records forgotten because their retention was over.
+pub const SWEPT: &str = "semel_swept";
 /// Age of the record a claim ran into: `operation`, `state`.
 pub const RECORD_AGE: &str = "idempotency_record_age_seconds";
 /// Outcomes brought to the store: `operation`, `status`.
@@ -44,5 +50,7 @@ pub const SPAN_CLAIM: &str = "idempotency.claim";
 pub const SPAN_RUN: &str = "idempotency.run";
 /// Recording the outcome.
 pub const SPAN_FINISH: &str = "idempotency.finish";
+/// One run of the reconcile loop.
+pub const SPAN_RECONCILE: &str = "idempotency.reconcile";
 /// Finding out about an uncertain intent.
 pub const SPAN_LOOKUP: &str = "idempotency.lookup";

@@ -10,6 +10,7 @@ mod guard_observed;
 mod guard_protocol;
 mod guard_world;
 mod planted;
+mod recover;
 #[cfg(feature = "sqlite")]
 mod sqlite_batch;
 #[cfg(feature = "sqlite")]
@@ -32,3 +33,4 @@ mod sqlite_sweep;
 mod sqlite_trouble;
 #[cfg(feature = "sqlite")]
 mod sqlite_wrong_file;
+mod sweeper;

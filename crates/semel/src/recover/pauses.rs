@@ -1,0 +1,103 @@
+//! When an intent that nobody knew about is asked about again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::intent::identity::{Epoch, IntentId};
+
+/// Doubling pauses per intent, in bounded memory. What is not remembered is asked again, which costs a question.
+pub(super) struct Pauses {
+    tried: HashMap<IntentId, Tried>,
+    min: Duration,
+    max: Duration,
+    intents_max: usize,
+}
+
+struct Tried {
+    /// A new epoch is a new story: nobody has asked about that one yet.
+    epoch: Epoch,
+    times: u32,
+    not_before: Instant,
+}
+
+impl Pauses {
+    pub(super) fn new(min: Duration, max: Duration, intents_max: usize) -> Self {
+        Self { tried: HashMap::new(), min, max, intents_max }
+    }
+
+    pub(super) fn is_due(&self, id: &IntentId, epoch: Epoch, now: Instant) -> bool {
+        self.tried.get(id).is_none_or(|tried| tried.epoch != epoch || tried.not_before <= now)
+    }
+
+    /// Nobody knew: not again for a while, which doubles each time.
+    pub(super) fn put_off(&mut self, id: IntentId, epoch: Epoch, now: Instant) {
+        let before = self.tried.get(&id).filter(|tried| tried.epoch == epoch);
+        let times = before.map_or(0, |tried| tried.times.saturating_add(1));
+        if before.is_none() && !self.tried.contains_key(&id) && self.tried.len() >= self.intents_max {
+            return;
+        }
+        let longest = self.min.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(self.max);
+        // Only ever shorter than the pause said, so that the cap is one.
+        let pause = longest.mul_f64(0.75 + fastrand::f64() * 0.25);
+        self.tried.insert(id, Tried { epoch, times, not_before: now + pause });
+    }
+
+    pub(super) fn forget(&mut self, id: &IntentId) {
+        self.tried.remove(id);
+    }
+
+    /// Forgets what has been due for so long that it would have been asked about if it were still there.
+    pub(super) fn forget_gone(&mut self, now: Instant) {
+        let patience = self.max;
+        self.tried.retain(|_, tried| now < tried.not_before + patience);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIN: Duration = Duration::from_secs(10);
+    const MAX: Duration = Duration::from_secs(60);
+
+    fn id(n: u8) -> IntentId {
+        IntentId::from_bytes([n; 32])
+    }
+
+    #[test]
+    fn pauses_double_up_to_their_cap() {
+        let (mut pauses, mut now) = (Pauses::new(MIN, MAX, 10), Instant::now());
+        assert!(pauses.is_due(&id(1), Epoch(1), now));
+        for longest_s in [10, 20, 40, 60, 60, 60] {
+            pauses.put_off(id(1), Epoch(1), now);
+            let longest = Duration::from_secs(longest_s);
+            assert!(!pauses.is_due(&id(1), Epoch(1), now + longest * 7 / 10), "{longest_s}");
+            assert!(pauses.is_due(&id(1), Epoch(1), now + longest), "{longest_s}");
+            now += longest;
+        }
+    }
+
+    #[test]
+    fn a_new_epoch_is_a_new_story() {
+        let (mut pauses, now) = (Pauses::new(MIN, MAX, 10), Instant::now());
+        pauses.put_off(id(1), Epoch(1), now);
+        assert!(pauses.is_due(&id(1), Epoch(2), now));
+        pauses.forget(&id(1));
+        assert!(pauses.is_due(&id(1), Epoch(1), now));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_gives_room_again() {
+        let (mut pauses, now) = (Pauses::new(MIN, MAX, 2), Instant::now());
+        for n in 0..5 {
+            pauses.put_off(id(n), Epoch(1), now);
+        }
+        assert_eq!(pauses.tried.len(), 2);
+        pauses.forget_gone(now + MIN);
+        assert_eq!(pauses.tried.len(), 2, "it is asked about now");
+        pauses.forget_gone(now + MIN + MAX);
+        assert_eq!(pauses.tried.len(), 0);
+    }
+}
