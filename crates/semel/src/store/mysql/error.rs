@@ -2,6 +2,7 @@
 
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::store::coalesce::Failure;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
@@ -72,33 +73,47 @@ impl Trouble {
         }
     }
 
-    /// Says it to the one who asked. `server` names the server without its password.
-    pub(super) fn explain(&self, server: &str, fate: Fate) -> StoreError {
-        let (kind, message) = match self {
-            Self::Refused { number, .. } => refusal(*number, server),
-            Self::Lost(_) => (
+    /// What kind of trouble, what to do, and the other side's own words.
+    fn parts(&self, server: &str) -> (ErrorKind, String, Option<String>) {
+        match self {
+            Self::Refused { number, message } => {
+                let (kind, said) = refusal(*number, server);
+                (kind, said, Some(format!("{number}: {message}")))
+            }
+            Self::Lost(why) => (
                 ErrorKind::Unavailable,
                 format!("the connection to {server} is lost; check that the server runs, then retry"),
+                Some(why.clone()),
             ),
             Self::Silent(ms) => (
                 ErrorKind::Unavailable,
                 format!("{server} has not answered for {ms} ms; check its load and locks, then retry"),
+                None,
             ),
-            Self::Unreadable(_) => (
+            Self::Unreadable(why) => (
                 ErrorKind::Corrupt,
                 format!("a record in {server} makes no sense; look at it in the view semel_intents"),
+                Some(why.clone()),
             ),
-        };
-        // In words only: a driver's types are not for callers.
-        match self {
-            Self::Refused { number, message: why } => {
-                StoreError::new(kind, fate, message).with_source(format!("{number}: {why}"))
-            }
-            Self::Lost(why) | Self::Unreadable(why) => {
-                StoreError::new(kind, fate, message).with_source(why.clone())
-            }
-            Self::Silent(_) => StoreError::new(kind, fate, message),
         }
+    }
+
+    /// Says it to the one who asked. `server` names the server without its password.
+    pub(super) fn explain(&self, server: &str, fate: Fate) -> StoreError {
+        // In words only: a driver's types are not for callers.
+        let (kind, message, source) = self.parts(server);
+        let error = StoreError::new(kind, fate, message);
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+
+    /// Says it to all who travelled together.
+    pub(super) fn failure(&self, server: &str, fate: Fate) -> Failure {
+        let (kind, message, source) = self.parts(server);
+        let lost = self.needs_new_connection();
+        Failure { kind, fate, message, source, lost, of_one: self.may_be_of_one_request() }
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) fn record_id(row: &MySqlRow) -> Result<IntentId, Trouble> {
     id(row, ID)
 }
 
-fn head(row: &MySqlRow) -> Result<Head, Trouble> {
+pub(super) fn head(row: &MySqlRow) -> Result<Head, Trouble> {
     let recipe: i64 = row.try_get(RECIPE)?;
     Ok(Head {
         state: state_of(row.try_get(STATE)?).map_err(|why| unreadable("state", why))?,

@@ -71,3 +71,25 @@ pub(super) async fn bring_up(session: &mut Session, server: &str) -> Result<u32,
     let _ = session.run(format!("DO RELEASE_LOCK({LOCK})")).await;
     made
 }
+
+/// The name drawn when the tables were made.
+pub(super) async fn lineage(session: &mut Session, server: &str) -> Result<[u8; 16], StoreError> {
+    let explain = |trouble: Trouble| trouble.explain(server, Fate::NotApplied);
+    let found = session.run("SELECT lineage FROM semel_meta WHERE only_row = 1".to_owned()).await;
+    let brought = found.map_err(|failed| explain(failed.trouble))?;
+    let row = brought.first().and_then(|brought| brought.rows.first());
+    let stored = row.map(|row| row.try_get::<&[u8], _>(0)).transpose().map_err(|error| explain(error.into()))?;
+    stored
+        .and_then(|stored| stored.try_into().ok())
+        .ok_or_else(|| explain(Trouble::Unreadable("semel_meta has no lineage".into())))
+}
+
+/// Creates or upgrades the tables without opening a store, and says which version they had before: 0 where
+/// there were none.
+pub async fn migrate(url: &str) -> Result<u32, StoreError> {
+    let (_, dial, name) = super::MysqlOptions::default().with_url(url)?;
+    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
+    let before = bring_up(&mut session, &name).await?;
+    session.close().await;
+    Ok(before)
+}
