@@ -13,7 +13,8 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Ruling, State};
 
 mod any;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
 mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
