@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sha2::{Digest, Sha256};
+
 use crate::intent::key::hex;
 
 /// Names the data of a store: made at random with its tables, and made anew by a person who has put an older
@@ -19,6 +21,18 @@ impl Lineage {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8; 16] {
         &self.0
+    }
+
+    /// The lineage of data that is named by several things together, such as a database's system id and timeline.
+    pub fn of(parts: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        Self(bytes)
     }
 
     /// A new one.

@@ -17,7 +17,8 @@ mod any;
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod coalesce;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
 mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
