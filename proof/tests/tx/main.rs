@@ -5,4 +5,6 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod driver;
+mod isolation;
+mod once;
 mod world;

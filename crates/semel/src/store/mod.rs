@@ -19,7 +19,7 @@ mod batch;
 mod coalesce;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
 #[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
-mod codes;
+pub(crate) mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
 mod error;
