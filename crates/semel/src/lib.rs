@@ -69,6 +69,8 @@ pub mod intent;
 pub mod observe;
 pub mod recover;
 pub mod store;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod tx;
 
 #[cfg(feature = "macros")]
 pub use attribute::idempotent;

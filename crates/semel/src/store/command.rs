@@ -15,16 +15,18 @@ pub(super) struct Ask<Q, A> {
     pub(super) request: Q,
     /// What is said when the commit is durable. Nobody hears it before.
     pub(super) answer: Option<A>,
+    /// How often it was carried out without an answer.
+    pub(super) tries: u32,
     reply: Reply<A>,
 }
 
 impl<Q, A> Ask<Q, A> {
     pub(super) fn new(request: Q, reply: Reply<A>) -> Self {
-        Self { request, answer: None, reply }
+        Self { request, answer: None, tries: 0, reply }
     }
 
     /// Says what was decided. Whoever asked may be gone; that changes nothing.
-    fn tell(self) {
+    pub(super) fn tell(self) {
         if let Some(answer) = self.answer {
             let _ = self.reply.send(Ok(answer));
         }

@@ -13,6 +13,10 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Ruling, State};
 
 mod any;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod batch;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod coalesce;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

@@ -2,8 +2,11 @@
 
 use super::{AnyStore, ErrorKind, Fate, Migrated, StoreError};
 
-/// The tables of a new store.
-pub const SQL: &str = "";
+mod error;
+pub(crate) mod lock;
+pub mod schema;
+
+pub use schema::SQL;
 
 pub(super) async fn open_url(_url: &str, _create: bool) -> Result<AnyStore, StoreError> {
     Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, "not built yet"))

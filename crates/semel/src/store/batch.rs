@@ -1,0 +1,161 @@
+//! What waits for a lane, by kind, and how a batch is made of it.
+
+use std::collections::VecDeque;
+
+use super::coalesce::{Executor, Failure};
+use super::command::{Ask, Command, Finishing};
+use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, Ticket};
+use crate::intent::identity::IntentId;
+
+/// Bytes of outcomes after which a batch ends, however few requests it has.
+const OUTCOME_BYTES_MAX: usize = 8 << 20;
+
+/// Requests of one kind, sorted by id: two batches that meet at several rows meet in the same order, and
+/// neither waits for the other in a circle.
+pub(super) enum Batch {
+    Claims(Vec<Ask<Claim, Claimed>>),
+    Finishes(Vec<Ask<Finishing, Finished>>),
+    Renews(Vec<Ask<(Ticket, u64), Renewed>>),
+    Decides(Vec<Ask<(IntentId, Decide), Decided>>),
+}
+
+/// One of the kinds, for code that is the same for all.
+pub(super) trait Kind<E: Executor>: Send {
+    type Q: Send;
+    type A: Send;
+
+    fn run(
+        executor: &E,
+        lane: &mut E::Lane,
+        asks: &mut [Ask<Self::Q, Self::A>],
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    fn command(ask: Ask<Self::Q, Self::A>) -> Command;
+}
+
+macro_rules! kinds {
+    ($($kind:ident $q:ty, $a:ty, $run:ident, $command:ident;)*) => {$(
+        pub(super) struct $kind;
+
+        impl<E: Executor> Kind<E> for $kind {
+            type Q = $q;
+            type A = $a;
+
+            fn run(
+                executor: &E,
+                lane: &mut E::Lane,
+                asks: &mut [Ask<$q, $a>],
+            ) -> impl Future<Output = Result<(), Failure>> + Send {
+                executor.$run(lane, asks)
+            }
+
+            fn command(ask: Ask<$q, $a>) -> Command {
+                Command::$command(ask)
+            }
+        }
+    )*};
+}
+
+kinds! {
+    Claims Claim, Claimed, claims, Claim;
+    Finishes Finishing, Finished, finishes, Finish;
+    Renews (Ticket, u64), Renewed, renews, Renew;
+    Decides (IntentId, Decide), Decided, decides, Decide;
+}
+
+/// What waits, by kind, each in the order it came.
+#[derive(Default)]
+pub(super) struct Waiting {
+    claims: VecDeque<Ask<Claim, Claimed>>,
+    finishes: VecDeque<Ask<Finishing, Finished>>,
+    renews: VecDeque<Ask<(Ticket, u64), Renewed>>,
+    decides: VecDeque<Ask<(IntentId, Decide), Decided>>,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+impl Waiting {
+    pub(super) fn len(&self) -> usize {
+        self.claims.len() + self.finishes.len() + self.renews.len() + self.decides.len()
+    }
+
+    pub(super) fn put(&mut self, command: Command) {
+        match command {
+            Command::Claim(ask) => self.claims.push_back(ask),
+            Command::Finish(ask) => self.finishes.push_back(ask),
+            Command::Renew(ask) => self.renews.push_back(ask),
+            Command::Decide(ask) => self.decides.push_back(ask),
+        }
+    }
+
+    /// A batch of the kind whose turn it is, or of the next one of which something waits.
+    pub(super) fn take(&mut self, batch_max: usize, claims_may_repeat: bool) -> Option<Batch> {
+        for _ in 0..4 {
+            let turn = self.turn;
+            self.turn = (turn + 1) % 4;
+            let batch = match turn {
+                0 if !self.claims.is_empty() => Batch::Claims(chosen(
+                    &mut self.claims,
+                    batch_max,
+                    |claim| claim.intent.id(),
+                    |_| 0,
+                    claims_may_repeat,
+                )),
+                1 if !self.finishes.is_empty() => Batch::Finishes(chosen(
+                    &mut self.finishes,
+                    batch_max,
+                    |finishing| finishing.ticket.id,
+                    |finishing| finishing.outcome.as_ref().map_or(0, bytes::Bytes::len),
+                    false,
+                )),
+                2 if !self.renews.is_empty() => {
+                    Batch::Renews(chosen(&mut self.renews, batch_max, |(ticket, _)| ticket.id, |_| 0, false))
+                }
+                3 if !self.decides.is_empty() => {
+                    Batch::Decides(chosen(&mut self.decides, 1, |(id, _)| *id, |_| 0, false))
+                }
+                _ => continue,
+            };
+            return Some(batch);
+        }
+        None
+    }
+}
+
+/// The oldest that fit together, sorted. The second of an id stays for the next batch, in its place.
+fn chosen<Q, A>(
+    waiting: &mut VecDeque<Ask<Q, A>>,
+    batch_max: usize,
+    id: impl Fn(&Q) -> IntentId,
+    bytes: impl Fn(&Q) -> usize,
+    may_repeat: bool,
+) -> Vec<Ask<Q, A>> {
+    let mut left = OUTCOME_BYTES_MAX;
+    let mut count = 0;
+    while count < waiting.len().min(batch_max.max(1)) {
+        let next = bytes(&waiting[count].request);
+        if next > left && count > 0 {
+            break;
+        }
+        left = left.saturating_sub(next);
+        count += 1;
+    }
+    let mut batch: Vec<_> = waiting.drain(..count).collect();
+    // Stable: of one id the oldest is first.
+    batch.sort_by_key(|ask| id(&ask.request));
+    if may_repeat || batch.is_sorted_by(|one, two| id(&one.request) != id(&two.request)) {
+        return batch;
+    }
+    let mut unique: Vec<Ask<Q, A>> = Vec::with_capacity(batch.len());
+    let mut later = Vec::new();
+    for ask in batch {
+        match unique.last() {
+            Some(last) if id(&last.request) == id(&ask.request) => later.push(ask),
+            _ => unique.push(ask),
+        }
+    }
+    for ask in later.into_iter().rev() {
+        waiting.push_front(ask);
+    }
+    unique
+}

@@ -1,0 +1,88 @@
+//! The tables, their version, and how a database gets them.
+
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use super::error::{Trouble, refused};
+use super::lock;
+
+/// The tables of a new store, as one text: what `semel migrate --print` shows. `psql -1 -f TEXT` makes the same
+/// tables.
+pub const SQL: &str = include_str!("schema.sql");
+
+/// The version this build reads and writes.
+pub const VERSION: u32 = 1;
+
+/// What a database is to us.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// None of our tables: make them.
+    New,
+    /// Ours, in this version.
+    Ours(u32),
+}
+
+/// Looks without touching.
+pub(super) async fn standing(client: &Client) -> Result<Standing, Trouble> {
+    let found = one(client, "SELECT to_regclass('semel_meta'), to_regclass('semel_intent')").await?;
+    match (found.first(), found.get(1)) {
+        (None | Some(None), None | Some(None)) => Ok(Standing::New),
+        (None | Some(None), _) => Err(refused(
+            "there is a table semel_intent but no semel_meta in the search_path; restore semel's tables from \
+             a backup, or name another schema with ?schema=",
+        )),
+        _ => {
+            let row = one(client, "SELECT version FROM semel_meta").await?;
+            let version = row.first().and_then(Option::as_deref).and_then(|text| text.parse().ok());
+            match version {
+                Some(version @ 1..=VERSION) => Ok(Standing::Ours(version)),
+                Some(newer) if newer > VERSION => Err(refused(format!(
+                    "the tables were made by a newer semel (they have version {newer}, this build knows \
+                     {VERSION}); upgrade semel, or name another schema with ?schema="
+                ))),
+                _ => Err(refused(
+                    "semel_meta does not say which version the tables have; restore semel's tables from a \
+                     backup",
+                )),
+            }
+        }
+    }
+}
+
+/// Brings the database to [`VERSION`] in one transaction and says which version it had. Of many processes that
+/// start at once, one does it and the others find it done.
+pub(super) async fn bring_up(client: &Client) -> Result<u32, Trouble> {
+    if let Standing::Ours(VERSION) = standing(client).await? {
+        return Ok(VERSION);
+    }
+    client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+    let before = under_lock(client).await;
+    let end = if before.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let ended = client.batch_execute(end).await;
+    let before = before?;
+    ended?;
+    Ok(before)
+}
+
+async fn under_lock(client: &Client) -> Result<u32, Trouble> {
+    client.batch_execute(&format!("SELECT pg_advisory_xact_lock({})", lock::MIGRATION)).await?;
+    // Asked again under the lock: somebody else may have been faster.
+    match standing(client).await? {
+        Standing::Ours(version) => Ok(version),
+        Standing::New => {
+            client.batch_execute(SQL).await?;
+            Ok(0)
+        }
+    }
+}
+
+/// The first row, as text. The simple protocol leaves no prepared statement behind, so it also works where a
+/// pooler hands every transaction to another connection.
+pub(super) async fn one(client: &Client, sql: &str) -> Result<Vec<Option<String>>, Trouble> {
+    let rows = client.simple_query(sql).await?;
+    let first = rows.into_iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let Some(row) = first else { return Ok(Vec::new()) };
+    Ok((0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect())
+}
