@@ -9,6 +9,7 @@ use semel::store::PAGE_RECORDS_MAX;
 use semel::{Retention, State};
 
 use crate::duration::{parse_ms, parse_retention};
+use crate::keys::{KeySource, parse_source};
 use crate::values::{parse_by, parse_header, parse_state, parse_why};
 
 pub(crate) const STORE_DEFAULT: &str = "sqlite:semel.db";
@@ -34,6 +35,10 @@ pub(crate) struct Cli {
     /// Where intents are remembered [default: sqlite:semel.db]
     #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
+    /// Where the keys are that outcomes are sealed with: file:PATH or env:NAME
+    #[arg(long, global = true, value_name = "SOURCE", env = "SEMEL_KEYS", hide_env = true, hide_env_values = true,
+          value_parser = parse_source)]
+    pub(crate) keys: Option<KeySource>,
     /// JSON instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -1,8 +1,8 @@
 //! `semel resolve` and `semel release`
 
 use semel::intent::state::Ruling;
-use semel::store::{AnyStore, Decide, Decided, Record, Store};
-use semel::{Epoch, Outcome, State, Verdict};
+use semel::store::{AnyStore, Decide, Decided, Filter, Record, Store};
+use semel::{Body, Epoch, Outcome, State, Verdict};
 
 use crate::args::{Decider, Release, Resolve};
 use crate::duration;
@@ -14,6 +14,8 @@ use crate::stdout;
 use crate::target;
 use crate::view::state;
 
+/// Outcomes looked at to see whether a store's are sealed.
+const LOOKED_AT: usize = 20;
 const CHANGED: &str = "it has changed meanwhile; look again with `semel show` before you decide";
 
 pub(crate) async fn resolve(store: &AnyStore, args: &Resolve, url: &str, json: bool) -> Result<(), Failed> {
@@ -24,6 +26,9 @@ pub(crate) async fn resolve(store: &AnyStore, args: &Resolve, url: &str, json: b
         _ => Ruling::NotApplied,
     };
     let record = target::find(store, &args.target).await?.decidable()?;
+    if outcome.is_some() {
+        refuse_unsealed(store).await?;
+    }
     decide(store, record, ruling, outcome, &args.decider, url, json).await
 }
 
@@ -39,6 +44,20 @@ pub(crate) async fn release(store: &AnyStore, args: &Release, url: &str, json: b
         }
         _ => decide(store, record, Ruling::Release, None, &args.decider, url, json).await,
     }
+}
+
+/// In a store whose outcomes are sealed, an outcome in the clear would be the one that leaks.
+async fn refuse_unsealed(store: &AnyStore) -> Result<(), Failed> {
+    let states = vec![State::Completed, State::FailedFinal];
+    let newest = store.list(Filter { states, limit: LOOKED_AT, ..Filter::default() }).await?.records;
+    let sealed = |record: &Record| matches!(&record.outcome, Some(Outcome { body: Body::Sealed(_), .. }));
+    if newest.iter().any(sealed) {
+        return Err(Failed::usage(
+            "the outcomes of this store are sealed, and this one would not be; say with --keys file:PATH or env:NAME \
+             where the keys are",
+        ));
+    }
+    Ok(())
 }
 
 async fn decide(

@@ -7,6 +7,7 @@ mod demo;
 mod duration;
 mod failure;
 mod gateway;
+mod keys;
 mod ls;
 mod migrate;
 mod moment;
@@ -23,10 +24,12 @@ mod view;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use semel::store;
+use semel::store::protect::Protection;
+use semel::store::{self, AnyStore};
 
 use crate::args::{Cli, Command, STORE_DEFAULT};
 use crate::failure::Failed;
+use crate::keys::KeySource;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -54,9 +57,22 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?
-            .block_on(gateway::run(args, cli.store.as_deref(), cli.json)),
+            .block_on(gateway::run(args, cli.store.as_deref(), cli.keys.as_ref(), cli.json)),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
+}
+
+/// A store that is there, as far as the keys that were given open it.
+async fn open(url: &str, keys: Option<&KeySource>) -> Result<AnyStore, Failed> {
+    let mut protection = Protection::none();
+    if let Some(source) = keys {
+        let loaded = source.load().map_err(Failed::usage)?;
+        if let Some(warning) = loaded.warning {
+            eprintln!("semel: {warning}");
+        }
+        protection = protection.seal(loaded.keys);
+    }
+    Ok(keys::protected(store::open_existing(url).await?, protection))
 }
 
 async fn operate(cli: &Cli) -> Result<(), Failed> {
@@ -64,7 +80,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
-    let store = store::open_existing(url).await?;
+    let store = open(url, cli.keys.as_ref()).await?;
     match &cli.command {
         Command::Ls(args) => ls::run(&store, args, json).await,
         Command::Show(args) => show::run(&store, args, url, json).await,

@@ -19,6 +19,8 @@ use crate::view::{OutcomeView, RecordView, lossy, state};
 /// Longest body that is shown as text.
 const BODY_SHOWN_BYTES_MAX: usize = 2_000;
 
+const SEALED: &str = "this outcome is sealed; say with --keys file:PATH or env:NAME where its key is";
+
 /// What `show`, `resolve` and `release` print with `--json`.
 #[derive(Serialize)]
 pub(crate) struct ShowView {
@@ -44,6 +46,10 @@ pub(crate) async fn run(store: &AnyStore, args: &Show, url: &str, json: bool) ->
         return match record.outcome.as_ref().map(|outcome| &outcome.body) {
             Some(Body::Kept(bytes)) => stdout::bytes(bytes),
             Some(Body::NotKept) => Err(Failed::not_done("the body of this outcome was not kept")),
+            Some(Body::Reference(_)) => Err(Failed::not_done(
+                "only a reference to the result is kept; `semel show` without --body tells it",
+            )),
+            Some(Body::Sealed(_)) => Err(Failed::usage(SEALED)),
             None => Err(Failed::not_done(
                 "this intent has no outcome yet; `semel show` without --body tells more",
             )),
@@ -124,6 +130,8 @@ fn left(now: StoreTime, until: StoreTime) -> String {
 fn outcome_text(outcome: &Outcome) -> String {
     let (size, body) = match &outcome.body {
         Body::NotKept => ("body not kept".to_owned(), None),
+        Body::Reference(reference) => (format!("kept as {:?}", printable(&lossy(reference))), None),
+        Body::Sealed(_) => ("sealed; --keys opens it".to_owned(), None),
         Body::Kept(bytes) => (format!("body of {} bytes", bytes.len()), shown_body(bytes)),
     };
     let mut text = format!("{}, {size}", outcome.code);

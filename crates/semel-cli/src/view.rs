@@ -47,6 +47,12 @@ pub(crate) struct OutcomeView {
     pub(crate) body_bytes: Option<usize>,
     /// `None` as well when it is not text; `show --body` gives the bytes.
     pub(crate) body: Option<String>,
+    /// `reference` or `sealed`, where it is not the answer itself that can be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<&'static str>,
+    /// What names the result, where only that is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reference: Option<String>,
 }
 
 impl RecordView {
@@ -90,9 +96,20 @@ impl OutcomeView {
         let header = |(name, value): &(String, _)| (name.clone(), lossy(value));
         let (body_bytes, body) = match &outcome.body {
             Body::NotKept => (None, None),
+            Body::Reference(reference) => {
+                let text = String::from_utf8_lossy(reference).into_owned();
+                return Self::named(outcome, "reference", Some(text));
+            }
+            Body::Sealed(_) => return Self::named(outcome, "sealed", None),
             Body::Kept(bytes) => (Some(bytes.len()), std::str::from_utf8(bytes).ok().map(str::to_owned)),
         };
-        Self { code: outcome.code, headers: outcome.headers.iter().map(header).collect(), body_bytes, body }
+        let headers = outcome.headers.iter().map(header).collect();
+        Self { code: outcome.code, headers, body_bytes, body, kept: None, reference: None }
+    }
+
+    fn named(outcome: &Outcome, kept: &'static str, reference: Option<String>) -> Self {
+        let (headers, code) = (Vec::new(), outcome.code);
+        Self { code, headers, body_bytes: None, body: None, kept: Some(kept), reference }
     }
 }
 

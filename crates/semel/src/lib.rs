@@ -39,7 +39,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`intent`] | what *once* means: pure code, one function that decides everything |
-//! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite |
+//! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, and [protection](store::protect) around any of them |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
 //! | [`observe`] | every metric and span name |

@@ -44,6 +44,13 @@ pub(super) fn document(settings: &Settings) -> Value {
     if let Some(bytes) = limits.stored_bytes_max {
         bounds["stored_bytes_max"] = bytes.into();
     }
+    let mut protect = json!({ "refuse_plain": settings.protect.refuse_plain });
+    if let Some(size) = settings.protect.compress_above {
+        protect["compress_above"] = size.to_string().into();
+    }
+    if let Some(keys) = &settings.protect.keys {
+        protect["keys"] = keys.to_string().into();
+    }
     let operations: Vec<Value> = settings.operations.iter().map(operation).collect();
     json!({
         "listen": settings.listen.to_string(),
@@ -79,6 +86,7 @@ pub(super) fn document(settings: &Settings) -> Value {
             "pause_max": exact(recover.reconcile.pause_max),
             "sweep_every": exact(recover.sweep_every),
         },
+        "protect": protect,
         "operation": operations,
     })
 }

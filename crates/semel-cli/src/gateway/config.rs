@@ -11,8 +11,9 @@ use semel::http::{KeyRule, On5xx, Profile};
 use semel::{Effect, KeyFormat, Preset, Retention, StoreDown};
 use serde::Deserialize;
 
-use super::text::{Duplicates, Level, Question, Tenant, Text};
+use super::text::{Duplicates, Level, Question, Size, Tenant, Text};
 use crate::failure::Failed;
+use crate::keys::KeySource;
 
 /// Largest configuration that is read.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
@@ -38,6 +39,7 @@ pub(super) struct File {
     pub(super) limits: LimitsTable,
     pub(super) timeouts: TimeoutsTable,
     pub(super) recover: RecoverTable,
+    pub(super) protect: ProtectTable,
     pub(super) operation: Vec<OperationTable>,
 }
 
@@ -64,6 +66,14 @@ pub(super) struct LimitsTable {
     pub(super) attempts_per_key_per_s: Option<f64>,
     pub(super) attempts_burst: Option<u32>,
     pub(super) stored_bytes_max: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct ProtectTable {
+    pub(super) compress_above: Option<Text<Size>>,
+    pub(super) keys: Option<Text<KeySource>>,
+    pub(super) refuse_plain: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

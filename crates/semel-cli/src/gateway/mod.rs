@@ -69,11 +69,20 @@ use self::text::Tenant;
 use self::upstream::Upstream;
 use crate::args::Gateway;
 use crate::failure::Failed;
+use crate::keys::{KeySource, protected};
 use crate::stdout;
 
 /// Runs a gateway until it is told to stop.
-pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Result<(), Failed> {
-    let settings = Settings::new(args, store)?;
+pub(crate) async fn run(
+    args: &Gateway,
+    store: Option<&str>,
+    keys: Option<&KeySource>,
+    json: bool,
+) -> Result<(), Failed> {
+    let settings = Settings::new(args, store, keys)?;
+    if let Some(warning) = &settings.protect.warning {
+        eprintln!("semel: {warning}");
+    }
     if args.check {
         let (store, counted) = (AnyStore::new(store::memory::MemoryStore::new()), Counted::new());
         build(&settings, &Guard::new(store), &counted)?;
@@ -81,7 +90,8 @@ pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Resu
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
     log_to_stderr(settings.log.0);
-    let guard = Guard::new(store::open(&settings.store).await?);
+    let store = store::open(&settings.store).await?;
+    let guard = Guard::new(protected(store, settings.protect.protection.clone()));
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
     let listener = bind("listen", settings.listen).await?;

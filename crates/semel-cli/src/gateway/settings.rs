@@ -7,17 +7,19 @@ use http::header::HeaderName;
 use http::uri::{PathAndQuery, Uri};
 use semel::http::{Profile, headers};
 use semel::recover::{ReconcileLimits, SweepLimits};
+use semel::store::protect::Protection;
 
 use super::bucket::Rate;
-use super::config::{File, LimitsTable, RecoverTable, TimeoutsTable};
+use super::config::{File, LimitsTable, ProtectTable, RecoverTable, TimeoutsTable};
 use super::hop::Trusted;
 use super::operation::Operation;
 use super::pulse::Phases;
 use super::smuggling::{HEADERS_MAX, HeadLimits};
-use super::text::{FromText, Level, Question, Tenant, Text};
+use super::text::{FromText, Level, Question, Size, Tenant, Text};
 use super::upstream::Target;
 use crate::args::{Gateway, STORE_DEFAULT};
 use crate::failure::Failed;
+use crate::keys::KeySource;
 
 /// Everything that can be set.
 #[derive(Clone, Debug)]
@@ -41,6 +43,7 @@ pub(super) struct Settings {
     pub(super) limits: Bounds,
     pub(super) timeouts: Timeouts,
     pub(super) recover: Recover,
+    pub(super) protect: Protect,
     pub(super) operations: Vec<Operation>,
 }
 
@@ -83,9 +86,20 @@ pub(super) struct Recover {
     pub(super) sweep_every: Duration,
 }
 
+/// How what is stored is protected.
+#[derive(Clone, Debug)]
+pub(super) struct Protect {
+    pub(super) compress_above: Option<Size>,
+    pub(super) keys: Option<KeySource>,
+    pub(super) refuse_plain: bool,
+    pub(super) protection: Protection,
+    /// What is worth a warning.
+    pub(super) warning: Option<String>,
+}
+
 impl Settings {
-    /// Puts together what file, environment and flags say. `store` is what flag or environment say.
-    pub(super) fn new(args: &Gateway, store: Option<&str>) -> Result<Self, Failed> {
+    /// Puts together what file, environment and flags say. `store` and `keys` are what flag or environment say.
+    pub(super) fn new(args: &Gateway, store: Option<&str>, keys: Option<&KeySource>) -> Result<Self, Failed> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let usage = |why: String| Failed::usage(why);
         let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
@@ -147,6 +161,7 @@ impl Settings {
             limits: Bounds::new(&file.limits).map_err(usage)?,
             timeouts: Timeouts::new(&file.timeouts),
             recover: Recover::new(&file.recover).map_err(usage)?,
+            protect: Protect::new(&file.protect, keys).map_err(usage)?,
             operations: operations.map_err(usage)?,
         })
     }
@@ -264,20 +279,12 @@ impl Timeouts {
 impl Recover {
     fn new(table: &RecoverTable) -> Result<Self, String> {
         let mut reconcile = ReconcileLimits::default();
-        let set = |bound: &mut Duration, name: &str, setting: &Option<Text<Duration>>| match setting {
-            Some(Text(Duration::ZERO)) => Err(format!("{name} = 0 would never rest")),
-            Some(Text(duration)) => {
-                *bound = *duration;
-                Ok(())
-            }
-            None => Ok(()),
+        let or = |setting: &Option<Text<Duration>>, default: Duration| {
+            setting.as_ref().map_or(default, |Text(duration)| *duration)
         };
-        set(&mut reconcile.every, "reconcile_every", &table.reconcile_every)?;
-        set(&mut reconcile.pause_min, "pause_min", &table.pause_min)?;
-        set(&mut reconcile.pause_max, "pause_max", &table.pause_max)?;
-        reconcile.pause_max = reconcile.pause_max.max(reconcile.pause_min);
-        let mut sweep_every = SweepLimits::default().every;
-        set(&mut sweep_every, "sweep_every", &table.sweep_every)?;
+        reconcile.every = or(&table.reconcile_every, reconcile.every);
+        reconcile.pause_min = or(&table.pause_min, reconcile.pause_min);
+        reconcile.pause_max = or(&table.pause_max, reconcile.pause_max).max(reconcile.pause_min);
         for (bound, name, setting) in [
             (&mut reconcile.run_lookups_max, "lookups_max", table.lookups_max),
             (&mut reconcile.lookups_at_once, "lookups_at_once", table.lookups_at_once),
@@ -290,6 +297,31 @@ impl Recover {
                 None => {}
             }
         }
-        Ok(Self { reconcile, sweep_every })
+        Ok(Self { reconcile, sweep_every: or(&table.sweep_every, SweepLimits::default().every) })
+    }
+}
+
+impl Protect {
+    fn new(table: &ProtectTable, keys: Option<&KeySource>) -> Result<Self, String> {
+        let keys = keys.cloned().or_else(|| table.keys.as_ref().map(|Text(source)| source.clone()));
+        let compress_above = table.compress_above.as_ref().map(|Text(size)| *size);
+        let refuse_plain = table.refuse_plain.unwrap_or(false);
+        let (mut protection, mut warning) = (Protection::none(), None);
+        if let Some(Size(bytes)) = compress_above {
+            protection = protection.compress_above(bytes);
+        }
+        match &keys {
+            Some(source) => {
+                let loaded = source.load()?;
+                protection = protection.seal(loaded.keys);
+                warning = loaded.warning;
+            }
+            None if refuse_plain => return Err("refuse_plain without keys would refuse every outcome".into()),
+            None => {}
+        }
+        if refuse_plain {
+            protection = protection.refuse_plain();
+        }
+        Ok(Self { compress_above, keys, refuse_plain, protection, warning })
     }
 }

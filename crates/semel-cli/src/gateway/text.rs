@@ -12,6 +12,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
 use crate::duration::{parse_ms, parse_retention};
+use crate::keys::{KeySource, parse_source};
 
 /// How far the clock that made a time-ordered key may be off.
 const KEY_SKEW_MS: u64 = 60_000;
@@ -116,6 +117,42 @@ pub(super) struct Duplicates {
     pub(super) in_flight: InFlight,
     /// "In progress" is told as 202.
     pub(super) accept: bool,
+}
+
+/// A number of bytes: `512B`, `1KiB`, `2MiB`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Size(pub(super) usize);
+
+impl FromText for Size {
+    fn from_text(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no size; write it like 512B, 1KiB or 2MiB");
+        let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let (number, unit) = text.split_at(digits);
+        let shift = match unit {
+            "B" => 0,
+            "KiB" => 10,
+            "MiB" => 20,
+            _ => return Err(wrong()),
+        };
+        let number: usize = number.parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << shift).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 20) => write!(f, "{}MiB", bytes >> 20),
+            bytes if bytes > 0 && bytes.is_multiple_of(1 << 10) => write!(f, "{}KiB", bytes >> 10),
+            bytes => write!(f, "{bytes}B"),
+        }
+    }
+}
+
+impl FromText for KeySource {
+    fn from_text(text: &str) -> Result<Self, String> {
+        parse_source(text)
+    }
 }
 
 impl FromText for Duplicates {

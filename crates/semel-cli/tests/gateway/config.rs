@@ -75,6 +75,44 @@ fn the_effective_settings_are_printed_as_a_file_that_would_set_them() {
 }
 
 #[test]
+fn keys_are_checked_and_never_shown() {
+    let place = Place::new();
+    let base = "upstream = \"http://127.0.0.1:1\"\n[scope]\nsingle_tenant = true\n[protect]\n";
+    let path = place.file("keys");
+    let (good, shown) = ("5e".repeat(32), path.display());
+    std::fs::write(&path, format!("2026-11 {good}\n2025-02 {}\n", "6f".repeat(32))).unwrap();
+    let permit = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let config = format!("{base}compress_above = \"1KiB\"\nkeys = \"file:{shown}\"\nrefuse_plain = true\n");
+    permit(0o600);
+    let output = check(&config, &[]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("compress_above = \"1KiB\"") && printed.contains(&format!("file:{shown}")));
+    assert!(!printed.contains("5e5e"), "{printed}");
+    permit(0o644);
+    let warned = check(&config, &[]);
+    let stderr = String::from_utf8(warned.stderr).unwrap();
+    assert!(warned.status.success() && stderr.contains("can be read by others"), "{stderr}");
+    permit(0o600);
+    std::fs::write(&path, format!("2026-11 {}\n", &good[1..])).unwrap();
+    let line = wrong(&config, &[]);
+    assert!(line.contains("line 1: a key is its id and 64 hex digits") && !line.contains("5e5e"), "{line}");
+    for (settings, says) in [
+        ("keys = \"file:/no/such/keys\"", "cannot read the keys"),
+        ("keys = \"env:SEMEL_NO_SUCH_KEYS\"", "the environment has no SEMEL_NO_SUCH_KEYS"),
+        ("keys = \"2026-11 5e5e\"", "gateway.toml:5: keys are named, not given"),
+        ("compress_above = \"1K\"", "gateway.toml:5: \"1K\" is no size"),
+        ("refuse_plain = true", "without keys"),
+    ] {
+        let line = wrong(&format!("{base}{settings}\n"), &[]);
+        assert!(line.contains(says) && !line.contains("5e5e"), "{settings}\n{line}");
+    }
+}
+
+#[test]
 fn flags_come_before_the_environment_and_that_before_the_file() {
     let place = Place::new();
     let listen = |env: Option<&str>, flag: Option<&str>| {

@@ -14,5 +14,6 @@ mod gateway;
 mod limits;
 mod once;
 mod pass;
+mod protect;
 mod shadow;
 mod upstream;

@@ -135,6 +135,13 @@ pub enum GuardError {
     /// The store cannot be asked, and the policy is closed. Nothing ran.
     #[error("the store cannot be asked, so nothing was run: {0}")]
     StoreUnavailable(#[source] StoreError),
+    /// It is done, but the operation could not make its answer again from what is kept. Nothing ran; asking again
+    /// may help.
+    #[error("it is done, but its answer could not be made again: {why}")]
+    NotRebuilt {
+        /// What [`Rebuild`](super::Rebuild) said.
+        why: String,
+    },
     /// As many calls as allowed are under way. Nothing ran.
     #[error("{calls_max} calls are under way; nothing was run")]
     Busy {

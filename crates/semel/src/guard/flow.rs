@@ -70,7 +70,7 @@ impl<S: Store> Guarded<S> {
                     return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
                 }
                 Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
-                Ok(Claimed::Replay(existing)) => return Ok(self.replay(existing)),
+                Ok(Claimed::Replay(existing)) => return self.replay(existing).await,
                 Ok(Claimed::InFlight(existing)) => {
                     self.wait_for(existing, &mut wait).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
@@ -176,13 +176,14 @@ impl<S: Store> Guarded<S> {
         result
     }
 
-    fn replay(&self, existing: Existing) -> Answer {
+    async fn replay(&self, existing: Existing) -> Result<Answer, GuardError> {
         self.metrics.replay();
         let record = existing.record;
         let verdict =
             if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
         // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
-        Answer::replay(verdict, record.outcome.unwrap_or_else(Outcome::unknown))
+        let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
+        self.given_again(&record.intent, verdict, outcome).await
     }
 
     /// Returns when asking again makes sense, or with "in progress" when this caller may wait no longer.
@@ -292,7 +293,7 @@ impl<S: Store> Guarded<S> {
         crash::point(crash::AFTER_FINISH);
         drop(working_on);
         match ran {
-            Ran::Returned(execution) => Ok(recorded.answer(verdict, execution)),
+            Ran::Returned(execution) => self.told(&intent, recorded, verdict, execution).await,
             Ran::Panicked => Err(GuardError::Panicked { verdict }),
             Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
         }

@@ -120,7 +120,7 @@ impl<S: Store> Guarded<S> {
         let (ruling, outcome, status, looked_up) = match found {
             Found::Applied(outcome) => {
                 let ruling = Ruling::Applied(Verdict::Completed);
-                (ruling, Some(outcome.kept()), RecoveryStatus::Applied, LookedUp::Applied)
+                (ruling, Some(self.kept(outcome)), RecoveryStatus::Applied, LookedUp::Applied)
             }
             Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied, LookedUp::NotApplied),
             Found::Unknown => {

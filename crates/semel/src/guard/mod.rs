@@ -8,6 +8,7 @@
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
 //! | `settle` | finishes that failed and claims in doubt, tried until they are known |
 //! | `lookup` | finding out about an uncertain intent |
+//! | `minimal` | keeping only what names a result, and making the answer again |
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,6 +24,7 @@ mod attached;
 mod drain;
 mod flow;
 mod lookup;
+mod minimal;
 mod operation;
 mod renew;
 mod settle;
@@ -33,6 +35,7 @@ pub use answer::{Answer, Attempt, Ended, Execution, GuardError};
 pub use drain::Drained;
 pub use lookup::{Found, Lookup};
 pub(crate) use lookup::{Held, LookedUp};
+pub use minimal::{Kept, Rebuild, Rebuilt};
 pub use operation::{Guarded, LEASE_MAX, LEASE_MIN, Policy, PolicyError, WAIT_MAX};
 pub use typed::{Failure, FailureKind, OnceError, Reply};
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Guard;
 use super::lookup::Lookup;
+use super::minimal::Rebuild;
 use crate::intent::fingerprint::Recipe;
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
@@ -121,6 +122,7 @@ pub struct Guarded<S> {
     pub(crate) policy: Policy,
     pub(super) recipe: Recipe,
     pub(crate) lookup: Option<Arc<dyn Lookup>>,
+    pub(crate) rebuild: Option<Arc<dyn Rebuild>>,
     pub(crate) metrics: OperationMetrics,
     /// The work runs in its caller's task for as long as there is one.
     pub(super) attached: bool,
@@ -134,6 +136,7 @@ impl<S> Clone for Guarded<S> {
             policy: self.policy,
             recipe: self.recipe.clone(),
             lookup: self.lookup.clone(),
+            rebuild: self.rebuild.clone(),
             metrics: self.metrics.clone(),
             attached: self.attached,
         }
@@ -141,10 +144,10 @@ impl<S> Clone for Guarded<S> {
 }
 
 impl<S: Store> Guarded<S> {
-    pub(super) fn new(guard: Guard<S>, operation: Operation) -> Self {
+    pub(crate) fn new(guard: Guard<S>, operation: Operation) -> Self {
         let metrics = guard.inner.metrics.operation(&operation);
         let (policy, recipe) = (Policy::default(), Recipe::default());
-        Self { guard, operation, policy, recipe, lookup: None, metrics, attached: false }
+        Self { guard, operation, policy, recipe, lookup: None, rebuild: None, metrics, attached: false }
     }
 
     /// Replaces the whole policy.
@@ -217,6 +220,12 @@ impl<S: Store> Guarded<S> {
     pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
         self.lookup = Some(Arc::new(lookup));
         self.policy.settle = settle;
+        self
+    }
+
+    /// Keeps only the status and what names the result, and makes the answer again for later callers.
+    pub fn minimal(mut self, rebuild: impl Rebuild) -> Self {
+        self.rebuild = Some(Arc::new(rebuild));
         self
     }
 

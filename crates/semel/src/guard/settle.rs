@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::answer::{Answer, Execution};
+use super::answer::{Answer, Execution, GuardError};
 use super::operation::Guarded;
 use crate::intent::identity::Intent;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -126,7 +126,7 @@ impl<S: Store> Guarded<S> {
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {
                             Some(ticket) => {
-                                let outcome = outcome.map(Outcome::kept);
+                                let outcome = outcome.map(|outcome| this.kept(outcome));
                                 let finish = Finish { verdict, outcome, retention: this.policy.retention };
                                 this.finish_until_known(&claim.intent, ticket, finish).await;
                             }
@@ -174,7 +174,7 @@ impl<S: Store> Guarded<S> {
         outcome: Option<Outcome>,
     ) -> Recorded {
         // Too large to keep is known beforehand: the tombstone says "done, body not kept".
-        let outcome = outcome.map(Outcome::kept);
+        let outcome = outcome.map(|outcome| self.kept(outcome));
         let finish = Finish { verdict, outcome, retention: self.policy.retention };
         let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
         let error = match asked {
@@ -267,14 +267,22 @@ pub(super) enum Recorded {
     Instead(Verdict, Outcome),
 }
 
-impl Recorded {
-    pub(super) fn answer(self, verdict: Verdict, execution: Execution) -> Answer {
+impl<S: Store> Guarded<S> {
+    /// What the one whose work it was gets.
+    pub(super) async fn told(
+        &self,
+        intent: &Intent,
+        recorded: Recorded,
+        verdict: Verdict,
+        execution: Execution,
+    ) -> Result<Answer, GuardError> {
         let Execution { ended, outcome } = execution;
-        match self {
-            Self::Yes => Answer { outcome, verdict, ended, replayed: false, stored: true, guarded: true },
-            Self::NotYet => Answer { outcome, verdict, ended, replayed: false, stored: false, guarded: true },
-            Self::Instead(verdict, outcome) => Answer::replay(verdict, outcome),
-        }
+        let stored = match recorded {
+            Recorded::Yes => true,
+            Recorded::NotYet => false,
+            Recorded::Instead(verdict, outcome) => return self.given_again(intent, verdict, outcome).await,
+        };
+        Ok(Answer { outcome, verdict, ended, replayed: false, stored, guarded: true })
     }
 }
 

@@ -91,6 +91,14 @@ impl<S: Store> Operations<S> {
             .filter(move |guarded| names.insert(guarded.operation.as_str()))
     }
 
+    /// The operation of that name; where it has no rule, one that is guarded like all that have none.
+    pub(super) fn named(&self, operation: &Operation) -> Guarded<S> {
+        let declared = self.declared.iter().map(|(_, prepared)| &prepared.guarded);
+        let known = declared.chain(self.anything.iter().map(|(_, prepared)| &prepared.guarded));
+        let mut known = known.filter(|guarded| guarded.operation == *operation);
+        known.next().cloned().unwrap_or_else(|| Guarded::new(self.guard.clone(), operation.clone()))
+    }
+
     /// The operation of a request; `None` when it is not guarded.
     pub(super) fn find(&self, method: &Method, template: Option<&str>, path: &str) -> Option<Found<S>> {
         if is_safe(method) {
@@ -155,6 +163,7 @@ fn prepare<S: Store>(guard: &Guard<S>, name: &str, mut rule: Rule) -> Result<Pre
         let lookup = Arc::clone(lookup);
         guarded = guarded.lookup(Shared(lookup), rule.policy.settle);
     }
+    guarded.rebuild = rule.rebuild.clone();
     Ok(Prepared { rule, guarded, atomic })
 }
 

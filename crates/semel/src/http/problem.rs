@@ -47,6 +47,8 @@ pub enum Code {
     AttemptFailed,
     /// It took effect, but its answer was lost on the way.
     AnswerLost,
+    /// It took effect, but its answer cannot be made again just now.
+    NotRebuilt,
     /// The store cannot be asked.
     StoreUnavailable,
     /// As much as allowed is under way.
@@ -61,7 +63,7 @@ pub enum Code {
 
 impl Code {
     /// All of them, for tables.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::KeyMissing,
         Self::KeyInvalid,
         Self::Reused,
@@ -74,6 +76,7 @@ impl Code {
         Self::BodyUnreadable,
         Self::AttemptFailed,
         Self::AnswerLost,
+        Self::NotRebuilt,
         Self::StoreUnavailable,
         Self::Busy,
         Self::Draining,
@@ -96,6 +99,7 @@ impl Code {
             Self::BodyUnreadable => "IDEMPOTENCY_BODY_UNREADABLE",
             Self::AttemptFailed => "IDEMPOTENCY_ATTEMPT_FAILED",
             Self::AnswerLost => "IDEMPOTENCY_ANSWER_LOST",
+            Self::NotRebuilt => "IDEMPOTENCY_ANSWER_NOT_REBUILT",
             Self::StoreUnavailable => "IDEMPOTENCY_STORE_UNAVAILABLE",
             Self::Busy => "IDEMPOTENCY_BUSY",
             Self::Draining => "IDEMPOTENCY_DRAINING",
@@ -119,6 +123,7 @@ impl Code {
             Self::BodyUnreadable => "The request body could not be read",
             Self::AttemptFailed => "The attempt failed without taking effect",
             Self::AnswerLost => "The request took effect, but its answer was lost",
+            Self::NotRebuilt => "The request took effect, but its answer cannot be given now",
             Self::StoreUnavailable => "Idempotency cannot be guaranteed right now",
             Self::Busy => "Too many requests are under way",
             Self::Draining => "The service is stopping",
@@ -131,7 +136,12 @@ impl Code {
     pub fn retryable(self) -> bool {
         matches!(
             self,
-            Self::InProgress | Self::AttemptFailed | Self::StoreUnavailable | Self::Busy | Self::Draining
+            Self::InProgress
+                | Self::AttemptFailed
+                | Self::NotRebuilt
+                | Self::StoreUnavailable
+                | Self::Busy
+                | Self::Draining
         )
     }
 
@@ -145,7 +155,9 @@ impl Code {
             Self::InProgress | Self::Uncertain | Self::AttemptFailed => StatusCode::CONFLICT,
             Self::KeyExpired | Self::KeyFromFuture => StatusCode::PRECONDITION_FAILED,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::StoreUnavailable | Self::Busy | Self::Draining => StatusCode::SERVICE_UNAVAILABLE,
+            Self::NotRebuilt | Self::StoreUnavailable | Self::Busy | Self::Draining => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::AnswerLost => StatusCode::INTERNAL_SERVER_ERROR,
             Self::IntentNotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
@@ -277,6 +289,10 @@ impl From<&GuardError> for Problem {
             GuardError::StoreUnavailable(_) => Self::new(
                 Code::StoreUnavailable,
                 "Whether this request was made before cannot be looked up, so nothing was done. Retry with the same key.",
+            ),
+            GuardError::NotRebuilt { .. } => Self::new(
+                Code::NotRebuilt,
+                "It took effect and was not repeated; its answer could not be put together. Retry with the same key.",
             ),
             GuardError::Busy { .. } => Self::new(Code::Busy, "Nothing was done. Retry with the same key."),
             GuardError::Draining => Self::new(Code::Draining, "Nothing was done. Retry with the same key."),

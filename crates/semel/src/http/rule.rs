@@ -8,7 +8,7 @@ use http::header::HeaderName;
 use http::response::Parts;
 
 use super::failure::{Failures, On5xx};
-use crate::guard::{Ended, Lookup, Policy};
+use crate::guard::{Ended, Lookup, Policy, Rebuild};
 use crate::intent::fingerprint::Recipe;
 use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
 
@@ -55,6 +55,7 @@ pub struct Rule {
     pub(super) policy: Policy,
     pub(super) recipe: Recipe,
     pub(super) lookup: Option<Arc<dyn Lookup>>,
+    pub(super) rebuild: Option<Arc<dyn Rebuild>>,
     pub(super) accept: bool,
     pub(super) respond_async_after: Option<Duration>,
     pub(super) failures: Failures,
@@ -81,6 +82,7 @@ impl Rule {
             policy: Policy::default(),
             recipe: Recipe::default(),
             lookup: None,
+            rebuild: None,
             accept: false,
             respond_async_after: None,
             failures: Failures::ByStatus(On5xx::default()),
@@ -196,6 +198,13 @@ impl Rule {
     pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
         self.lookup = Some(Arc::new(lookup));
         self.policy.settle = settle;
+        self
+    }
+
+    /// Keeps only the status and what names the result; see [`Guarded::minimal`](crate::Guarded::minimal). Headers are
+    /// not kept either: those of the rebuilt outcome are given.
+    pub fn minimal(mut self, rebuild: impl Rebuild) -> Self {
+        self.rebuild = Some(Arc::new(rebuild));
         self
     }
 

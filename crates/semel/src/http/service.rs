@@ -201,7 +201,10 @@ impl<S: Store> Shared<S> {
             State::InProgress | State::FailedRetryable | State::Uncertain => return None,
         };
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        Some(self.replay(&outcome, verdict))
+        Some(match prepared.guarded.given_again(intent, verdict, outcome).await {
+            Ok(answer) => self.replay(&answer.outcome, verdict),
+            Err(error) => self.refuse(&Problem::from(&error)),
+        })
     }
 }
 

@@ -97,8 +97,8 @@ impl<S: Store> Shared<S> {
         let lapsed = record.head.is_lapsed(now);
         match record.state_at(now).ok_or_else(not_found)? {
             State::InProgress if !lapsed => Ok(self.accepted(&id, RETRY_AFTER)),
-            State::Completed => Ok(self.result(record, Verdict::Completed)),
-            State::FailedFinal => Ok(self.result(record, Verdict::FailedFinal)),
+            State::Completed => self.result(record, Verdict::Completed).await,
+            State::FailedFinal => self.result(record, Verdict::FailedFinal).await,
             // Nobody is at it any more, and it may run again: pending would be waiting for nothing.
             State::InProgress | State::FailedRetryable => {
                 let detail = "The attempt failed. Send the original request again with the same key.";
@@ -108,9 +108,14 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    fn result(&self, record: Record, verdict: Verdict) -> Response<Bytes> {
+    async fn result(&self, record: Record, verdict: Verdict) -> Result<Response<Bytes>, Problem> {
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        respond::replay(&outcome, verdict, self.profile)
+        let guarded = self.operations.named(record.intent.operation());
+        let outcome = match guarded.given_again(&record.intent, verdict, outcome).await {
+            Ok(answer) => answer.outcome,
+            Err(error) => return Err(Problem::from(&error)),
+        };
+        Ok(respond::replay(&outcome, verdict, self.profile))
     }
 }
 

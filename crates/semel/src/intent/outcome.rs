@@ -33,6 +33,12 @@ pub enum Body {
     Kept(Bytes),
     /// The work is done, the body was too large to keep. Never a reason to run again.
     NotKept,
+    /// Only what names the result is kept; the operation makes the answer from it again.
+    /// See [`Rebuild`](crate::guard::Rebuild).
+    Reference(Bytes),
+    /// All of it, compressed or encrypted, the headers included: what a store behind
+    /// [`Protected`](crate::store::protect::Protected) holds. Never given to a caller as it is.
+    Sealed(Bytes),
 }
 
 /// What is given again to a later caller of the same intent.
@@ -62,7 +68,14 @@ pub struct OutcomeError {
 }
 
 const FORMAT: u8 = 1;
+/// With a body that a semel which only knows the first format would take for one that was not kept.
+const FORMAT_MORE: u8 = 2;
 const BODY_KEPT: u8 = 1;
+const BODY_REFERENCE: u8 = 2;
+const BODY_SEALED: u8 = 4;
+
+/// What sealing may add to an outcome of the largest size.
+pub(crate) const SEALED_BYTES_EXTRA: usize = 256;
 
 impl Outcome {
     /// An outcome with a body and no headers.
@@ -85,14 +98,22 @@ impl Outcome {
     pub fn body_bytes(&self) -> Option<&Bytes> {
         match &self.body {
             Body::Kept(bytes) => Some(bytes),
-            Body::NotKept => None,
+            Body::NotKept | Body::Reference(_) | Body::Sealed(_) => None,
+        }
+    }
+
+    /// What of the body is stored, whatever it stands for.
+    fn stored_body(&self) -> &[u8] {
+        match &self.body {
+            Body::Kept(bytes) | Body::Reference(bytes) | Body::Sealed(bytes) => bytes,
+            Body::NotKept => &[],
         }
     }
 
     /// Bytes [`encode`](Self::encode) will make.
     pub fn encoded_len(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
-        6 + headers + self.body_bytes().map_or(0, Bytes::len)
+        6 + headers + self.stored_body().len()
     }
 
     /// What a store can keep of it: all, or everything but the body, or (where even the headers are too much)
@@ -112,7 +133,8 @@ impl Outcome {
 
     /// Whether a store may take it: within [`OUTCOME_BYTES_MAX`] and [`OUTCOME_HEADERS_MAX`].
     pub fn fits(&self) -> bool {
-        self.encoded_len() <= OUTCOME_BYTES_MAX && self.headers.len() <= OUTCOME_HEADERS_MAX
+        let extra = if matches!(self.body, Body::Sealed(_)) { SEALED_BYTES_EXTRA } else { 0 };
+        self.encoded_len() <= OUTCOME_BYTES_MAX + extra && self.headers.len() <= OUTCOME_HEADERS_MAX
     }
 
     /// The stored form: format, flags, code, headers, and the body as the rest.
@@ -120,8 +142,14 @@ impl Outcome {
     /// Only for outcomes that [`fits`](Self::fits) is true of.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(self.encoded_len());
-        out.put_u8(FORMAT);
-        out.put_u8(if self.body_bytes().is_some() { BODY_KEPT } else { 0 });
+        let (format, body) = match &self.body {
+            Body::Kept(_) => (FORMAT, BODY_KEPT),
+            Body::NotKept => (FORMAT, 0),
+            Body::Reference(_) => (FORMAT_MORE, BODY_REFERENCE),
+            Body::Sealed(_) => (FORMAT_MORE, BODY_SEALED),
+        };
+        out.put_u8(format);
+        out.put_u8(body);
         out.put_u16(self.code);
         out.put_u16(self.headers.len() as u16);
         for (name, value) in &self.headers {
@@ -130,9 +158,7 @@ impl Outcome {
             out.put_u32(value.len() as u32);
             out.put_slice(value);
         }
-        if let Some(body) = self.body_bytes() {
-            out.put_slice(body);
-        }
+        out.put_slice(self.stored_body());
         out.freeze()
     }
 
@@ -143,10 +169,15 @@ impl Outcome {
             if stored.len() < len { Err(short.clone()) } else { Ok(stored.split_to(len)) }
         };
         let number = |bytes: &Bytes| bytes.iter().fold(0usize, |n, byte| n << 8 | usize::from(*byte));
-        if take(1)?[0] != FORMAT {
-            return Err(OutcomeError { why: "its format is unknown; was it written by a newer semel?" });
-        }
-        let kept = take(1)?[0] & BODY_KEPT != 0;
+        let unknown = OutcomeError { why: "its format is unknown; was it written by a newer semel?" };
+        let format = take(1)?[0];
+        let body: fn(Bytes) -> Body = match (format, take(1)?[0]) {
+            (FORMAT, flags) if flags & BODY_KEPT != 0 => Body::Kept,
+            (FORMAT, _) => |_| Body::NotKept,
+            (FORMAT_MORE, BODY_REFERENCE) => Body::Reference,
+            (FORMAT_MORE, BODY_SEALED) => Body::Sealed,
+            _ => return Err(unknown),
+        };
         let code = number(&take(2)?) as u16;
         let count = number(&take(2)?);
         if count > OUTCOME_HEADERS_MAX {
@@ -161,8 +192,7 @@ impl Outcome {
             let len = number(&take(4)?);
             headers.push((name, take(len)?));
         }
-        let body = if kept { Body::Kept(stored) } else { Body::NotKept };
-        Ok(Self { code, headers, body })
+        Ok(Self { code, headers, body: body(stored) })
     }
 }
 
@@ -176,12 +206,15 @@ mod tests {
         fn what_is_encoded_reads_back(
             code: u16,
             headers in prop::collection::vec(("[a-z-]{1,20}", prop::collection::vec(any::<u8>(), 0..40)), 0..8),
-            body in prop::option::of(prop::collection::vec(any::<u8>(), 0..300)),
+            body in prop::collection::vec(any::<u8>(), 0..300),
+            kind in 0..4usize,
         ) {
+            let body = Bytes::from(body);
             let outcome = Outcome {
                 code,
                 headers: headers.into_iter().map(|(name, value)| (name, value.into())).collect(),
-                body: body.map_or(Body::NotKept, |body| Body::Kept(body.into())),
+                body: [Body::Kept(body.clone()), Body::Reference(body.clone()), Body::Sealed(body), Body::NotKept]
+                    [kind].clone(),
             };
             let stored = outcome.encode();
             prop_assert_eq!(stored.len(), outcome.encoded_len());

@@ -31,6 +31,7 @@ pub mod memory;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod protect;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod queue;
 mod record;

@@ -6,10 +6,13 @@ mod conformance_memory;
 mod conformance_sqlite;
 mod guard_doubt;
 mod guard_faults;
+mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
 mod guard_world;
 mod planted;
+#[cfg(all(feature = "seal", feature = "zstd"))]
+mod protect;
 mod recover;
 #[cfg(feature = "sqlite")]
 mod sqlite_batch;

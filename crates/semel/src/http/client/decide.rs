@@ -112,7 +112,12 @@ fn last_word(seen: &Seen) -> Option<Why> {
 fn is_transient(code: Code) -> bool {
     matches!(
         code,
-        Code::InProgress | Code::AttemptFailed | Code::StoreUnavailable | Code::Busy | Code::Draining
+        Code::InProgress
+            | Code::AttemptFailed
+            | Code::NotRebuilt
+            | Code::StoreUnavailable
+            | Code::Busy
+            | Code::Draining
     )
 }
 
@@ -171,7 +176,10 @@ pub(super) fn leaves_doubt(seen: &Seen) -> bool {
         Seen::Answer(signals) => signals,
     };
     match (signals.code, signals.status.as_u16()) {
-        (Some(code), _) => matches!(code, Code::InProgress | Code::Uncertain | Code::KeyExpired),
+        // It took effect, but what came of it is not known here as long as there is no answer.
+        (Some(code), _) => {
+            matches!(code, Code::InProgress | Code::Uncertain | Code::KeyExpired | Code::NotRebuilt)
+        }
         (None, ..=499 | 501) => false,
         // A server that says when to come back has done nothing; the others may be a proxy that gave up.
         (None, 503) => signals.retry_after.is_none(),

@@ -1,0 +1,27 @@
+//! Built without encryption.
+
+use bytes::BytesMut;
+
+use super::envelope::{Bound, misconfigured};
+use crate::intent::identity::IntentId;
+use crate::store::StoreError;
+
+/// There is none.
+#[derive(Clone, Debug)]
+pub(super) enum Ring {}
+
+impl Ring {
+    pub(super) fn seal(&self, _: &Bound, _: &[u8], _: &mut BytesMut) -> Result<(), StoreError> {
+        match *self {}
+    }
+
+    pub(super) fn open(
+        _: Option<&Self>,
+        id: &IntentId,
+        bound: &Bound,
+        _: &[u8],
+    ) -> Result<Vec<u8>, StoreError> {
+        let _ = bound.bytes("");
+        Err(misconfigured(id, "it is encrypted, and this build cannot; build with the feature `seal`"))
+    }
+}
