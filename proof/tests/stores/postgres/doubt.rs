@@ -13,10 +13,14 @@ async fn behind_proxy(place: &Place, more: &str) -> (PostgresStore, Proxy) {
     let proxy = Proxy::start(address).unwrap();
     let url = place.url_with(more).replace(address, &proxy.addr().to_string());
     let store = PostgresStore::options(&url).unwrap().lanes(1).open().await.unwrap();
-    // Statements are prepared, so that what follows is one message each.
-    let warm = run(&store, "warm").await;
-    store.finish(warm, finish()).await.unwrap();
+    warm_up(&store, "warm").await;
     (store, proxy)
+}
+
+/// Has the statements prepared on this connection, so that what follows is one message each.
+async fn warm_up(store: &PostgresStore, key: &str) {
+    let ticket = run(store, key).await;
+    soon(store.finish(ticket, finish())).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,6 +46,7 @@ async fn an_answer_that_is_lost_leaves_a_doubt_that_repeating_settles() {
     assert_eq!(ticket.attempt, 1);
     assert!(matches!(soon(store.claim(claim("lost"))).await.unwrap(), Claimed::InFlight(_)));
 
+    warm_up(&store, "warm again").await;
     proxy.set(Fault::DropResponse);
     let error = soon(store.finish(ticket, finish())).await.unwrap_err();
     assert_eq!(error.fate(), Fate::InDoubt, "{error}");
