@@ -48,6 +48,20 @@ pub(super) async fn standing(client: &Client) -> Result<Standing, Trouble> {
     }
 }
 
+/// The tables as they have to be for this build, made by somebody else.
+pub(super) async fn expect(client: &Client) -> Result<(), Trouble> {
+    match standing(client).await? {
+        Standing::Ours(VERSION) => Ok(()),
+        Standing::Ours(older) => Err(refused(format!(
+            "the tables have version {older}, this build needs {VERSION}; run semel migrate"
+        ))),
+        Standing::New => Err(refused(
+            "there are no tables of semel's in the search_path; run semel migrate, or name their schema with \
+             ?schema=",
+        )),
+    }
+}
+
 /// Brings the database to [`VERSION`] in one transaction and says which version it had. Of many processes that
 /// start at once, one does it and the others find it done.
 pub(super) async fn bring_up(client: &Client) -> Result<u32, Trouble> {
