@@ -67,6 +67,8 @@ pub mod http;
 pub mod intent;
 pub mod observe;
 pub mod store;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod tx;
 
 #[cfg(feature = "macros")]
 pub use attribute::idempotent;

@@ -1,3 +1,10 @@
-//! `once` inside the caller's own transaction, on real servers.
+//! Once inside the caller's own transaction, on real databases, judged by counting rows with a connection of
+//! the judge's own.
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test tx`.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod driver;
+mod isolation;
+mod once;
+mod world;

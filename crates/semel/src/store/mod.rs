@@ -18,7 +18,7 @@ mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod coalesce;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-mod codes;
+pub(crate) mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
 mod error;

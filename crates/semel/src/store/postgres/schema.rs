@@ -7,7 +7,7 @@ use super::lock;
 
 /// The tables of a new store, as one text: what `semel migrate --print` shows. `psql -1 -f TEXT` makes the same
 /// tables.
-pub const SQL: &str = include_str!("schema.sql");
+pub const SQL: &str = concat!(include_str!("schema.sql"), "\n", include_str!("../../tx/sql/postgres.sql"));
 
 /// The version this build reads and writes.
 pub const VERSION: u32 = 1;

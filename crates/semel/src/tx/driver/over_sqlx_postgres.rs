@@ -1,0 +1,99 @@
+//! Over `sqlx` on PostgreSQL.
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Column, Connection, Either, Executor, PgConnection, Postgres, Row as _, TypeInfo};
+
+use super::error::kind_of_sqlstate;
+use super::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Statement, Tx, Value};
+
+impl Lend for PgConnection {
+    type Lent<'l> = &'l mut PgConnection;
+}
+
+impl Tx for PgConnection {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
+
+    fn is_open(&self) -> bool {
+        Connection::is_in_transaction(self)
+    }
+
+    /// Prepared once per connection, by sqlx.
+    async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
+        let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind);
+        let mut rows = Rows::default();
+        let mut stream = self.fetch_many(query);
+        while let Some(part) = stream.try_next().await.map_err(explain)? {
+            match part {
+                Either::Left(done) => rows.changed += done.rows_affected(),
+                Either::Right(row) => rows.rows.push(read(&row)?),
+            }
+        }
+        Ok(rows)
+    }
+}
+
+impl Lend for sqlx::Transaction<'_, Postgres> {
+    type Lent<'l> = &'l mut PgConnection;
+}
+
+impl Tx for sqlx::Transaction<'_, Postgres> {
+    const DIALECT: Dialect = Dialect::Postgres;
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
+
+    fn run(
+        &mut self,
+        statement: Statement,
+    ) -> impl std::future::Future<Output = Result<Rows, DriverError>> + Send {
+        Tx::run(&mut **self, statement)
+    }
+}
+
+fn bind(query: Query<'_, Postgres, PgArguments>, value: Value) -> Query<'_, Postgres, PgArguments> {
+    match value {
+        Value::Int(value) => query.bind(value),
+        Value::Bytes(value) => query.bind(value.map(|bytes| bytes.to_vec())),
+        Value::Text(value) => query.bind(value),
+    }
+}
+
+fn read(row: &PgRow) -> Result<Row, DriverError> {
+    let column = |(at, column): (usize, &sqlx::postgres::PgColumn)| {
+        let value = match column.type_info().name() {
+            "INT8" => Value::Int(row.try_get(at).map_err(explain)?),
+            "INT4" => Value::Int(row.try_get::<Option<i32>, _>(at).map_err(explain)?.map(i64::from)),
+            "INT2" => Value::Int(row.try_get::<Option<i16>, _>(at).map_err(explain)?.map(i64::from)),
+            "BOOL" => Value::Int(row.try_get::<Option<bool>, _>(at).map_err(explain)?.map(i64::from)),
+            "BYTEA" => {
+                let bytes = row.try_get::<Option<&[u8]>, _>(at).map_err(explain)?;
+                Value::Bytes(bytes.map(Bytes::copy_from_slice))
+            }
+            // `SELECT f()` of a function without result.
+            "VOID" => Value::Text(None),
+            _ => Value::Text(row.try_get(at).map_err(explain)?),
+        };
+        Ok(value)
+    };
+    row.columns().iter().enumerate().map(column).collect::<Result<_, _>>().map(Row)
+}
+
+fn explain(error: sqlx::Error) -> DriverError {
+    let kind = match &error {
+        sqlx::Error::Database(told) => {
+            told.code().map_or(DriverErrorKind::Other, |code| kind_of_sqlstate(&code))
+        }
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::WorkerCrashed => DriverErrorKind::Lost,
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => DriverErrorKind::Unreadable,
+        _ => DriverErrorKind::Other,
+    };
+    DriverError::of(kind, error.to_string())
+}

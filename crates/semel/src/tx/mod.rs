@@ -1,0 +1,25 @@
+//! *Once* inside the caller's own transaction: intent, rows and outcome are one commit.
+//!
+//! The strongest mode: before the commit nothing has happened, after it everything has, and there is no moment in
+//! between. No lease, nothing uncertain, no second fsync.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`once_tx`], [`Once`] | the work, unless it was committed before |
+//! | [`sqlite`] | the same for `rusqlite`, as ordinary functions |
+//! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
+//! | `script` | what is written once over all drivers |
+
+mod claim;
+pub mod driver;
+mod error;
+mod once;
+mod remember;
+pub(crate) mod script;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+mod turn;
+
+pub use error::TxError;
+pub use once::{Once, TxReply, WAIT, once_tx};
+pub use remember::Remember;
