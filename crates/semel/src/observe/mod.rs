@@ -13,7 +13,13 @@ use prometheus_client::registry::Registry;
 use crate::intent::identity::Operation;
 use crate::intent::state::State;
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+mod cache;
 pub mod names;
+
+pub(crate) use cache::CacheCounters;
+#[cfg(feature = "redis")]
+pub(crate) use cache::{CacheFill, CacheLook};
 
 /// What a claim got, as the `status` of `idempotency_claim_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -173,13 +179,17 @@ struct Families {
     lease_lost: Family<ByOperation, Counter>,
     running: Family<ByOperation, Gauge>,
     suppressed: Family<ByRail, Counter>,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    cache: CacheCounters,
 }
 
 impl Metrics {
     /// Starts from zero.
     pub fn new() -> Self {
+        let mut registry = Registry::default();
         let mut families = Families {
             registry: Registry::default(),
+            cache: CacheCounters::register(&mut registry),
             claim: Family::default(),
             existing: Family::default(),
             replay: Family::default(),
@@ -195,7 +205,6 @@ impl Metrics {
             running: Family::default(),
             suppressed: Family::default(),
         };
-        let mut registry = Registry::default();
         registry.register(names::CLAIM, "Claims by what they got", families.claim.clone());
         registry.register(
             names::EXISTING,
@@ -260,6 +269,12 @@ impl Metrics {
         // Writing to a String does not fail.
         let _ = text::encode(&mut out, &self.0.registry);
         out
+    }
+
+    /// The counters of a cache in front of the store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cache(&self) -> CacheCounters {
+        self.0.cache.clone()
     }
 
     pub(crate) fn operation(&self, operation: &Operation) -> OperationMetrics {
