@@ -39,6 +39,11 @@ impl World {
         Some(world)
     }
 
+    /// The address for a store of semel's own.
+    pub fn url(&self) -> String {
+        format!("{}?schema={}", self.url, self.schema)
+    }
+
     async fn connect_plain(&self) -> tokio_postgres::Client {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
         tokio::spawn(connection);

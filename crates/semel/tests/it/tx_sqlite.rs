@@ -201,7 +201,10 @@ async fn the_reader_sees_what_was_committed_and_claims_nothing() {
     assert!(reader.get(id).await.unwrap().is_none());
     tx.commit().unwrap();
     let record = reader.get(id).await.unwrap().unwrap();
-    assert_eq!((record.intent, record.head.state, record.head.effect), (intent("a"), State::Completed, Effect::Atomic));
+    assert_eq!(
+        (record.intent, record.head.state, record.head.effect),
+        (intent("a"), State::Completed, Effect::Atomic)
+    );
     assert_eq!(record.outcome.unwrap().body_bytes().unwrap().as_ref(), b"1");
     assert_eq!(record.head.fingerprint, asked(1));
     assert!(reader.now().await.unwrap() >= record.changed_at);
