@@ -5,4 +5,5 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod driver;
+mod ledger;
 mod world;
