@@ -1,1 +1,4 @@
+//! PostgreSQL.
 
+mod conformance;
+mod place;

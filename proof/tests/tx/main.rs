@@ -5,5 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod driver;
+mod isolation;
 mod ledger;
+mod once;
 mod world;

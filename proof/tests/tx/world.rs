@@ -2,9 +2,19 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use semel::intent::fingerprint::{Fingerprint, Recipe};
+use semel::{Intent, Key, Operation, Scope};
+use sqlx::PgConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use testkit::services::{Lease, Service, require};
 use tokio_postgres::NoTls;
+
+/// What the application does: one row in each, or none.
+const BUSINESS: &str = "
+    CREATE TABLE payment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text NOT NULL, cents bigint NOT NULL);
+    CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL);
+    INSERT INTO account VALUES (7, 0);
+";
 
 /// One test's corner of the PostgreSQL server.
 pub struct World {
@@ -22,12 +32,10 @@ impl World {
         let world = Self { url: lease.url().to_owned(), schema, _lease: lease };
         let client = world.connect_plain().await;
         client.batch_execute(&format!("CREATE SCHEMA {}", world.schema)).await.unwrap();
+        let client = world.connect().await;
+        client.batch_execute(semel::store::postgres::SQL).await.unwrap();
+        client.batch_execute(BUSINESS).await.unwrap();
         Some(world)
-    }
-
-    /// The address, with the schema in it.
-    pub fn url(&self) -> String {
-        format!("{}?options=-c%20search_path%3D{}", self.url, self.schema)
     }
 
     async fn connect_plain(&self) -> tokio_postgres::Client {
@@ -49,6 +57,11 @@ impl World {
         PgPoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
     }
 
+    /// How many payments were made under a name, and what the account says of all of them together.
+    pub async fn payments(&self, name: &str) -> i64 {
+        self.count(&format!("SELECT count(*) FROM payment WHERE name = '{name}'")).await
+    }
+
     /// What a query for one number says.
     pub async fn count(&self, query: &str) -> i64 {
         self.connect().await.query_one(query, &[]).await.unwrap().get(0)
@@ -59,4 +72,21 @@ impl World {
         let client = self.connect_plain().await;
         client.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).await.unwrap();
     }
+}
+
+/// An intent of this test's.
+pub fn intent(key: &str) -> Intent {
+    let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
+    Intent::new(scope, operation, Key::new(key).unwrap())
+}
+
+pub fn asked(cents: i64) -> Fingerprint {
+    Recipe::default().value(&("EUR", cents)).unwrap()
+}
+
+/// The work: two rows, as an application would write them.
+pub async fn book(tx: &mut PgConnection, name: &str, cents: i64) -> Result<i64, sqlx::Error> {
+    sqlx::query("UPDATE account SET cents = cents + $1 WHERE id = 7").bind(cents).execute(&mut *tx).await?;
+    let insert = "INSERT INTO payment (name, cents) VALUES ($1, $2) RETURNING id";
+    sqlx::query_scalar(insert).bind(name).bind(cents).fetch_one(tx).await
 }

@@ -45,15 +45,15 @@ fn migrate_makes_the_tables_and_print_touches_nothing() {
     let sql = world.semel(&["migrate", "--print"]).out();
     assert!(sql.contains("CREATE TABLE intent ("), "{sql}");
     assert!(!world.path().exists());
-    assert_eq!(world.semel(&["migrate"]).out(), "created, version 1\n");
-    assert_eq!(world.semel(&["migrate"]).out(), "nothing to do, version 1\n");
-    assert_eq!(world.semel(&["migrate", "--json"]).json(), json!({ "before": 1, "now": 1 }));
+    assert_eq!(world.semel(&["migrate"]).out(), "created, version 2\n");
+    assert_eq!(world.semel(&["migrate"]).out(), "nothing to do, version 2\n");
+    assert_eq!(world.semel(&["migrate", "--json"]).json(), json!({ "before": 2, "now": 2 }));
     world.semel(&["ls", "--json"]).out();
 
     // What it prints makes the same tables with the ordinary tool's means.
     let by_hand = World::empty();
     rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch(&sql).unwrap();
-    assert_eq!(by_hand.semel(&["migrate"]).out(), "nothing to do, version 1\n");
+    assert_eq!(by_hand.semel(&["migrate"]).out(), "nothing to do, version 2\n");
 }
 
 #[test]

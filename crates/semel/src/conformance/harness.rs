@@ -46,6 +46,11 @@ pub trait Harness: Send + Sync {
         async { None }
     }
 
+    /// Whether expired records stay until they are swept. A store that forgets by itself has none to count.
+    fn sweeps(&self) -> bool {
+        true
+    }
+
     /// Returns when the store's clock has reached `until`. A store on a virtual clock moves it; the others
     /// are waited for.
     fn pass(&self, store: &Self::Store, until: StoreTime) -> impl Future<Output = ()> + Send {

@@ -41,6 +41,8 @@ pub struct Policy {
     pub timeout: Option<Duration>,
     /// How long after an intent became uncertain a lookup may be believed when it finds nothing.
     pub settle: Duration,
+    /// Whether the authority is asked before a replay, where a cache stands in front of it.
+    pub verify: bool,
 }
 
 impl Default for Policy {
@@ -54,6 +56,7 @@ impl Default for Policy {
             key_format: KeyFormat::Any,
             timeout: None,
             settle: Duration::from_secs(10),
+            verify: false,
         }
     }
 }
@@ -166,9 +169,17 @@ impl<S: Store> Guarded<S> {
         self.policy(policy)
     }
 
-    /// Takes the retention that fits a kind of work.
+    /// Takes what fits a kind of work: its retention, and for payments [`verify`](Self::verify).
     pub fn preset(mut self, preset: Preset) -> Self {
         self.policy.retention = preset.retention();
+        self.policy.verify = preset.verify();
+        self
+    }
+
+    /// Says whether the authority is asked before a replay, where a cache stands in front of it (see
+    /// [`tiered`](crate::store)). Other stores are their own authority.
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.policy.verify = verify;
         self
     }
 

@@ -72,7 +72,12 @@ impl<S: Store> Guarded<S> {
         let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
-            match self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
+            let store = &self.guard.inner.store;
+            let asked = match self.policy.verify {
+                true => self.ask(Phase::Claim, store.claim_verified(claim.clone())).await,
+                false => self.ask(Phase::Claim, store.claim(claim.clone())).await,
+            };
+            match asked {
                 Ok(claimed) => return Ok(claimed),
                 Err(error) => {
                     // One try in doubt leaves the claim in doubt, whatever is known of the others.

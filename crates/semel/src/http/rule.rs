@@ -119,9 +119,11 @@ impl Rule {
         self
     }
 
-    /// Takes what fits a kind of work: its retention, and for payments [`On5xx::Hold`].
+    /// Takes what fits a kind of work: its retention, and for payments [`On5xx::Hold`] and
+    /// [`verify`](Self::verify).
     pub fn preset(mut self, preset: Preset) -> Self {
         self.policy.retention = preset.retention();
+        self.policy.verify = preset.verify();
         if preset == Preset::Payment { self.on_5xx(On5xx::Hold) } else { self }
     }
 
@@ -170,6 +172,13 @@ impl Rule {
     /// Says what happens when the store cannot be asked.
     pub fn store_down(mut self, store_down: StoreDown) -> Self {
         self.policy.store_down = store_down;
+        self
+    }
+
+    /// Says whether the authority is asked before a replay, where a cache stands in front of it; see
+    /// [`Guarded::verify`](crate::Guarded::verify).
+    pub fn verify(mut self, verify: bool) -> Self {
+        self.policy.verify = verify;
         self
     }
 

@@ -98,10 +98,10 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Ready-made retentions for common kinds of work.
+/// Ready-made settings for common kinds of work.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Preset {
-    /// Seven days.
+    /// Seven days, and the authority is asked before a replay.
     Payment,
     /// Seven days.
     Order,
@@ -117,6 +117,11 @@ impl Preset {
             Self::Payment | Self::Order => Retention::Ms(7 * 24 * HOUR_MS),
             Self::Notification => Retention::Ms(HOUR_MS),
         }
+    }
+
+    /// Whether the authority is asked before a replay, where a cache stands in front of it.
+    pub fn verify(self) -> bool {
+        self == Self::Payment
     }
 }
 

@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed, Store,
-    StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Lineage, Page, Record, Renewed,
+    Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
@@ -24,6 +24,8 @@ trait Boxed: Send + Sync {
     fn list(&self, filter: Filter) -> Answer<'_, Page>;
     fn decide(&self, id: IntentId, decide: Decide) -> Answer<'_, Decided>;
     fn sweep(&self, limit: usize) -> Answer<'_, usize>;
+    fn claim_verified(&self, claim: Claim) -> Answer<'_, Claimed>;
+    fn lineage(&self) -> Answer<'_, Option<Lineage>>;
 }
 
 impl<S: Store> Boxed for S {
@@ -53,6 +55,12 @@ impl<S: Store> Boxed for S {
     }
     fn sweep(&self, limit: usize) -> Answer<'_, usize> {
         Box::pin(Store::sweep(self, limit))
+    }
+    fn claim_verified(&self, claim: Claim) -> Answer<'_, Claimed> {
+        Box::pin(Store::claim_verified(self, claim))
+    }
+    fn lineage(&self) -> Answer<'_, Option<Lineage>> {
+        Box::pin(Store::lineage(self))
     }
 }
 
@@ -119,5 +127,11 @@ impl Store for AnyStore {
     }
     fn sweep(&self, limit: usize) -> impl Future<Output = Result<usize, StoreError>> + Send {
         self.0.sweep(limit)
+    }
+    fn claim_verified(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
+        self.0.claim_verified(claim)
+    }
+    fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
+        self.0.lineage()
     }
 }

@@ -6,10 +6,10 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::State;
 
 /// Times and spans stay below this many ms, so that their sum is still a signed integer.
-pub(super) const MS_MAX: u64 = 1 << 61;
+pub(crate) const MS_MAX: u64 = 1 << 61;
 
 /// A time that ends after the store's integers do ends with them.
-pub(super) fn bounded(retention: Retention) -> Retention {
+pub(crate) fn bounded(retention: Retention) -> Retention {
     match retention {
         Retention::Ms(ms) => Retention::Ms(ms.min(MS_MAX)),
         Retention::Forever => Retention::Forever,
@@ -17,7 +17,7 @@ pub(super) fn bounded(retention: Retention) -> Retention {
 }
 
 /// The stored number of a state. The open ones come first: `state < 2` is what the index asks.
-pub(super) fn state_code(state: State) -> i64 {
+pub(crate) fn state_code(state: State) -> i64 {
     match state {
         State::InProgress => 0,
         State::Uncertain => 1,
@@ -27,7 +27,7 @@ pub(super) fn state_code(state: State) -> i64 {
     }
 }
 
-pub(super) fn effect_code(effect: Effect) -> i64 {
+pub(crate) fn effect_code(effect: Effect) -> i64 {
     match effect {
         Effect::Opaque => 0,
         Effect::Keyed => 1,
@@ -36,35 +36,35 @@ pub(super) fn effect_code(effect: Effect) -> i64 {
 }
 
 /// The databases' integers are signed. Times and epochs are far from the sign (see [`MS_MAX`]).
-pub(super) fn number(value: u64) -> i64 {
+pub(crate) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// A recipe uses all its bits: the same bits, read as a signed number.
-pub(super) fn recipe_code(fingerprint: &Fingerprint) -> i64 {
+pub(crate) fn recipe_code(fingerprint: &Fingerprint) -> i64 {
     fingerprint.recipe().as_u64().cast_signed()
 }
 
 /// A decision as it is stored: JSON, so that the database's own tool shows it and `->>` reads it.
-pub(super) fn decision_text(decision: &Decision) -> String {
+pub(crate) fn decision_text(decision: &Decision) -> String {
     let Decision { ruling, by, why, at } = decision;
     serde_json::json!({ "ruling": ruling, "by": by, "why": why, "at": at.0 }).to_string()
 }
 
 /// The state of that number.
-pub(super) fn state_of(code: i64) -> Result<State, String> {
+pub(crate) fn state_of(code: i64) -> Result<State, String> {
     let known = State::ALL.into_iter().find(|known| state_code(*known) == code);
     known.ok_or_else(|| format!("there is no state {code}"))
 }
 
 /// The effect of that number.
-pub(super) fn effect_of(code: i64) -> Result<Effect, String> {
+pub(crate) fn effect_of(code: i64) -> Result<Effect, String> {
     let known = Effect::ALL.into_iter().find(|known| effect_code(*known) == code);
     known.ok_or_else(|| format!("there is no effect {code}"))
 }
 
 /// The way back from [`decision_text`].
-pub(super) fn decision_of(text: &str) -> Result<Decision, String> {
+pub(crate) fn decision_of(text: &str) -> Result<Decision, String> {
     let wrong = || "the decision is not one".to_owned();
     let note: serde_json::Value = serde_json::from_str(text).map_err(|_| wrong())?;
     let field = |name: &str| note[name].as_str().map(str::to_owned).ok_or_else(wrong);

@@ -52,23 +52,3 @@ pub(super) enum Command {
     Finish(Ask<Finishing, Finished>),
     Decide(Ask<(IntentId, Decide), Decided>),
 }
-
-impl Command {
-    pub(super) fn tell(self) {
-        match self {
-            Self::Claim(ask) => ask.tell(),
-            Self::Renew(ask) => ask.tell(),
-            Self::Finish(ask) => ask.tell(),
-            Self::Decide(ask) => ask.tell(),
-        }
-    }
-
-    pub(super) fn refuse(self, error: StoreError) {
-        match self {
-            Self::Claim(ask) => ask.refuse(error),
-            Self::Renew(ask) => ask.refuse(error),
-            Self::Finish(ask) => ask.refuse(error),
-            Self::Decide(ask) => ask.refuse(error),
-        }
-    }
-}

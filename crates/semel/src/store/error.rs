@@ -28,6 +28,9 @@ pub enum ErrorKind {
     TooLarge,
     /// What is stored cannot be read.
     Corrupt,
+    /// The store answers, but it has lost what it knew (flushed, started empty): whatever it is asked, "I never
+    /// heard of it" would be a lie. Only a person decides to go on; no outage policy does.
+    Lost,
     /// The store was set up in a way that cannot work; starting again will not help.
     Misconfigured,
     /// The store was shut down by this process.

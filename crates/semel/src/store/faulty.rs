@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
-    Renewed, Store, StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Lineage, Page,
+    Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
@@ -136,5 +136,11 @@ impl<S: Store> Store for Faulty<S> {
     }
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.play(Call::Sweep, self.store.sweep(limit)).await
+    }
+    async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.play(Call::Claim, self.store.claim_verified(claim)).await
+    }
+    async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
+        self.play(Call::Get, self.store.lineage()).await
     }
 }

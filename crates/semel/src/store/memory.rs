@@ -237,7 +237,7 @@ impl MemoryStore {
     }
 }
 
-fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool {
+pub(super) fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool {
     let Some(state) = record.state_at(now) else { return false };
     let tenant = |tenant: &String| record.intent.scope().tenant_text() == tenant;
     (filter.states.is_empty() || filter.states.contains(&state))
@@ -246,7 +246,7 @@ fn matches(filter: &Filter, record: &Record, now: StoreTime) -> bool {
         && filter.older_than_ms.is_none_or(|ms| now.since_ms(record.since(now)) >= ms)
 }
 
-fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreError> {
+pub(super) fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreError> {
     let parsed = cursor
         .split_once('-')
         .and_then(|(created, id)| Some((StoreTime(created.parse().ok()?), id.parse().ok()?)));

@@ -17,13 +17,15 @@ mod any;
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod coalesce;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
-mod codes;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
+pub(crate) mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
 mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+mod lineage;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
@@ -37,13 +39,15 @@ mod record;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "redis")]
 pub mod tiered;
 mod url;
 
 pub use any::AnyStore;
 pub use error::{ErrorKind, Fate, StoreError};
+pub use lineage::Lineage;
 pub use record::{Decision, Record};
-pub use url::{Migrated, migrate, open, open_existing, schema};
+pub use url::{Migrated, migrate, new_lineage, open, open_existing, schema};
 
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;
@@ -282,6 +286,18 @@ pub trait Store: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Decided, StoreError>> + Send;
 
     /// Forgets up to `limit` expired records and returns how many. In progress and uncertain ones stay,
-    /// however old. Claims go on meanwhile.
+    /// however old. Claims go on meanwhile. A store that forgets by itself has nothing to do and says 0.
     fn sweep(&self, limit: usize) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// As [`claim`](Self::claim), and a replay comes from the authority itself, never from a cache in front of
+    /// it. Stores without one do the same for both.
+    fn claim_verified(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
+        self.claim(claim)
+    }
+
+    /// Which data this is: whatever was remembered elsewhere about another lineage is not about this store.
+    /// `None` where the store has no such thing.
+    fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 }

@@ -1,7 +1,7 @@
 //! A store by its URL.
 
 use super::memory::MemoryStore;
-use super::{AnyStore, ErrorKind, Fate, StoreError};
+use super::{AnyStore, ErrorKind, Fate, Lineage, StoreError};
 
 /// Opens the store a URL names; its file or tables are made if they are not there.
 ///
@@ -69,7 +69,17 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
         #[cfg(feature = "mysql")]
         Named::Mysql => super::mysql::migrate_url(url).await,
         #[cfg(feature = "redis")]
-        Named::Redis => Err(no_tables()),
+        Named::Redis => super::redis::migrate_url(url).await,
+    }
+}
+
+/// Gives the data of the store a URL names a new lineage and returns it: what a cache has of it is worth nothing
+/// from then on. For the person who has put an older backup in its place.
+pub async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {
+    match named(url)? {
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(path) => super::sqlite::schema::new_lineage(path).await,
+        _ => Err(wrong("this store's lineage cannot be made anew; empty the cache instead".into())),
     }
 }
 
@@ -145,7 +155,7 @@ fn in_memory() -> StoreError {
 
 #[cfg(feature = "redis")]
 fn no_tables() -> StoreError {
-    wrong("Redis has no tables to migrate; a store there is ready when it is opened".into())
+    wrong("a store in Redis has no tables; `semel migrate` without --print makes its markers".into())
 }
 
 #[cfg(not(all(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis")))]

@@ -190,6 +190,15 @@ pub struct Statement {
     pub values: Vec<Value>,
 }
 
+/// What the work gets of a transaction.
+///
+/// A trait of its own, with one lifetime and no other: so an `async` closure that takes it is `Send` where its
+/// parts are, and a web framework takes the handler it stands in.
+pub trait Lend {
+    /// `&mut PgConnection` of sqlx, `&Transaction` of tokio_postgres.
+    type Lent<'l>;
+}
+
 /// A transaction of the caller's, as semel needs it.
 ///
 /// Implemented for `sqlx::Transaction<'_, Postgres>` and `sqlx::PgConnection` (feature `sqlx-postgres`) and for
@@ -200,7 +209,7 @@ pub struct Statement {
 ///   ever begins, commits or rolls back; that is the caller's.
 /// - An error says by its [kind](DriverErrorKind) what the database said.
 /// - Dropping the future leaves the transaction to be rolled back.
-pub trait Tx: Send {
+pub trait Tx: Lend + Send {
     /// What SQL it speaks.
     const DIALECT: Dialect;
 
@@ -208,6 +217,9 @@ pub trait Tx: Send {
     fn is_open(&self) -> bool {
         true
     }
+
+    /// Lends it to the work.
+    fn lend(&mut self) -> Self::Lent<'_>;
 
     /// Runs one statement.
     fn run(&mut self, statement: Statement) -> impl Future<Output = Result<Rows, DriverError>> + Send;

@@ -144,3 +144,32 @@ async fn people_can_look_inside() {
     assert_eq!(states, ["uncertain", "completed"]);
     assert!(store.get(lapsed.id).await.unwrap().is_some());
 }
+
+#[tokio::test]
+async fn a_file_of_the_first_version_is_brought_up_and_keeps_what_it_knows() {
+    let place = place();
+    let store = SqliteStore::open(&place.path).await.unwrap();
+    done(&store, "k").await;
+    store.close().await;
+    plain(&place.path).execute_batch("DROP TABLE lineage; PRAGMA user_version = 1").unwrap();
+    assert_eq!(schema::migrate(&place.path).await.unwrap(), 1);
+    assert_eq!(schema::migrate(&place.path).await.unwrap(), schema::VERSION);
+    let store = SqliteStore::open(&place.path).await.unwrap();
+    assert_eq!(replayed(&store, "k").await, "k");
+    assert!(semel::store::Store::lineage(&store).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_lineage_stays_until_it_is_made_anew() {
+    let place = place();
+    let store = SqliteStore::open(&place.path).await.unwrap();
+    let first = semel::store::Store::lineage(&store).await.unwrap();
+    assert_eq!(
+        semel::store::Store::lineage(&SqliteStore::open(&place.path).await.unwrap()).await.unwrap(),
+        first
+    );
+    let second = schema::new_lineage(&place.path).await.unwrap();
+    assert_ne!(Some(second), first);
+    assert_eq!(semel::store::Store::lineage(&store).await.unwrap(), Some(second));
+    assert!(schema::new_lineage(place.path.with_extension("typo")).await.is_err());
+}

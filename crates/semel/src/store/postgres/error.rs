@@ -10,6 +10,10 @@ use crate::store::{ErrorKind, Fate, StoreError};
 pub(super) enum Trouble {
     /// The driver's or the server's error.
     Postgres(tokio_postgres::Error),
+    /// The same, before anything was sent that changes something.
+    Before(tokio_postgres::Error),
+    /// A standby, or a server set read-only.
+    ReadOnly,
     /// A row no semel wrote.
     Unreadable(String),
     /// We do not take this server or these tables.
@@ -35,7 +39,7 @@ pub(super) fn unreadable(why: impl Into<String>) -> Trouble {
 impl Trouble {
     fn state(&self) -> Option<&SqlState> {
         match self {
-            Self::Postgres(error) => error.code(),
+            Self::Postgres(error) | Self::Before(error) => error.code(),
             _ => None,
         }
     }
@@ -49,8 +53,11 @@ impl Trouble {
     /// SQLSTATE it was the network or the protocol.
     pub(super) fn loses_connection(&self) -> bool {
         match self {
-            Self::Postgres(error) => error.code().is_none_or(|state| state.code().starts_with("57P")),
-            Self::TimedOut(_) => true,
+            // A server that became a standby keeps its connections; the primary is elsewhere now.
+            Self::Postgres(error) | Self::Before(error) => {
+                error.code().is_none_or(|state| state.code().starts_with("57P") || state.code() == "25006")
+            }
+            Self::TimedOut(_) | Self::ReadOnly => true,
             Self::Unreadable(_) | Self::Refused(_) => false,
         }
     }
@@ -60,7 +67,9 @@ impl Trouble {
     pub(super) fn may_be_of_one(&self) -> bool {
         match self {
             Self::Unreadable(_) => true,
-            Self::Postgres(_) => matches!(self.class(), "21" | "22" | "23" | "40" | "54" | "55"),
+            Self::Postgres(_) | Self::Before(_) => {
+                matches!(self.class(), "21" | "22" | "23" | "40" | "54" | "55")
+            }
             _ => false,
         }
     }
@@ -69,10 +78,12 @@ impl Trouble {
     /// Not so where it ends the session: that may come after the commit.
     fn fate(&self) -> Fate {
         match self {
-            Self::Refused(_) => Fate::NotApplied,
+            Self::Refused(_) | Self::Before(_) | Self::ReadOnly => Fate::NotApplied,
             // The rows were read; whether the statement also wrote is not asked here.
             Self::Unreadable(_) | Self::TimedOut(_) => Fate::InDoubt,
-            Self::Postgres(_) if self.loses_connection() => Fate::InDoubt,
+            Self::Postgres(error) if error.code().is_none_or(|state| state.code().starts_with("57P")) => {
+                Fate::InDoubt
+            }
             Self::Postgres(_) => Fate::NotApplied,
         }
     }
@@ -100,15 +111,19 @@ impl Trouble {
                 format!("a record in semel_intent makes no sense: {why}; look at it with psql"),
             ),
             Self::TimedOut(what) => (ErrorKind::Unavailable, what.clone()),
-            Self::Postgres(error) => told(error),
+            Self::ReadOnly => (ErrorKind::Unavailable, READ_ONLY.to_owned()),
+            Self::Postgres(error) | Self::Before(error) => told(error),
         };
         let source = match self {
-            Self::Postgres(error) => Some(in_words(error)),
+            Self::Postgres(error) | Self::Before(error) => Some(in_words(error)),
             _ => None,
         };
         Failure { kind, fate, message, source, lost: self.loses_connection(), of_one: self.may_be_of_one() }
     }
 }
+
+const READ_ONLY: &str =
+    "PostgreSQL takes no writes: it is a standby, or was set read-only; connect to the primary";
 
 /// The server's own words; a driver's types are not for callers.
 fn in_words(error: &tokio_postgres::Error) -> String {
@@ -141,10 +156,7 @@ fn told(error: &tokio_postgres::Error) -> (ErrorKind, String) {
     };
     let code = state.code();
     let (kind, message) = match code {
-        "25006" => (
-            ErrorKind::Unavailable,
-            "PostgreSQL takes no writes: it is a standby, or was set read-only; connect to the primary",
-        ),
+        "25006" => (ErrorKind::Unavailable, READ_ONLY),
         "53100" => (ErrorKind::Full, "no room left on PostgreSQL's disk; free some, then retry"),
         "53200" => (
             ErrorKind::Unavailable,

@@ -1,17 +1,213 @@
 //! PostgreSQL.
 
-use super::{AnyStore, ErrorKind, Fate, Migrated, StoreError};
+use std::fmt;
+use std::sync::Arc;
 
+use self::connect::Connections;
+use self::execute::{Batches, Statements};
+use self::reader::Reader;
+use super::coalesce::Coalescer;
+use super::codes::{MS_MAX, bounded};
+use super::command::{Command, Finishing};
+use super::memory::check_size;
+use super::queue::closed;
+use super::{
+    AnyStore, Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Migrated, Page,
+    Record, Renewed, Store, StoreError, Ticket,
+};
+use crate::intent::identity::IntentId;
+use crate::intent::policy::StoreTime;
+
+mod connect;
 mod error;
+mod execute;
 pub(crate) mod lock;
+mod options;
+mod probe;
+mod reader;
+mod row;
 pub mod schema;
+mod statement;
+mod tls;
 
+pub use options::PostgresOptions;
+pub use probe::{Lineage, Settings};
 pub use schema::SQL;
 
-pub(super) async fn open_url(_url: &str, _create: bool) -> Result<AnyStore, StoreError> {
-    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, "not built yet"))
+/// Remembers in a PostgreSQL database. Cheap to clone; its connections are closed with the last clone.
+///
+/// ```no_run
+/// # async fn run() -> Result<(), semel::store::StoreError> {
+/// use semel::store::{Store, postgres::PostgresStore};
+///
+/// let store = PostgresStore::open("postgres://semel@localhost/payments").await?;
+/// for warning in &store.settings().warnings {
+///     eprintln!("{warning}");
+/// }
+/// assert!(store.capabilities().shared);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
 }
 
-pub(super) async fn migrate_url(_url: &str) -> Result<Migrated, StoreError> {
-    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, "not built yet"))
+struct Inner {
+    settings: Settings,
+    lineage: Lineage,
+    coalescer: Coalescer,
+    // Two, so that looking up one record never waits for somebody's walk through millions.
+    gets: Reader,
+    lists: Reader,
+    connections: Arc<Connections>,
+    closed: std::sync::atomic::AtomicBool,
+}
+
+impl PostgresStore {
+    /// Opens the database a URL names, and makes the tables if they are not there.
+    ///
+    /// The store's connections live on the runtime it was opened on.
+    pub async fn open(url: &str) -> Result<Self, StoreError> {
+        Self::options(url)?.open().await
+    }
+
+    /// Opens with other bounds than the usual ones.
+    pub fn options(url: &str) -> Result<PostgresOptions, StoreError> {
+        PostgresOptions::from_url(url)
+    }
+
+    async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
+        Self::open_planted(options, Statements::default()).await
+    }
+
+    async fn open_planted(options: PostgresOptions, statements: Statements) -> Result<Self, StoreError> {
+        let (bounds, create) = (options.bounds, options.create);
+        let connections = Connections::new(options).map_err(|trouble| trouble.not_applied())?;
+        let connections = Arc::new(connections);
+        let opened = async {
+            let (session, probe) = connections.session().await?;
+            if create {
+                schema::bring_up(&session.client).await?;
+            } else {
+                schema::expect(&session.client).await?;
+            }
+            let lineage = Lineage::ask(&session.client).await?;
+            Ok((probe.settings(session.path), lineage, session))
+        };
+        let (settings, lineage, session) =
+            opened.await.map_err(|trouble: error::Trouble| trouble.not_applied())?;
+        for warning in &settings.warnings {
+            tracing::warn!(target: "semel", "PostgreSQL: {warning}");
+        }
+        let batches = Arc::new(Batches::new(Arc::clone(&connections), statements));
+        Ok(Self {
+            inner: Arc::new(Inner {
+                settings,
+                lineage,
+                coalescer: Coalescer::start(batches, Some(session), bounds),
+                gets: Reader::new(Arc::clone(&connections)),
+                lists: Reader::new(Arc::clone(&connections)),
+                connections,
+                closed: false.into(),
+            }),
+        })
+    }
+
+    /// What the server said of itself when the store was opened, and what an operator should know of it.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Which tables these are, on which server, as it was when the store was opened.
+    pub fn lineage(&self) -> &Lineage {
+        &self.inner.lineage
+    }
+
+    /// Answers what was asked before, takes nothing more (also from clones), and closes the connections.
+    pub async fn close(&self) {
+        self.inner.closed.store(true, std::sync::atomic::Ordering::SeqCst);
+        self.inner.coalescer.close().await;
+        self.inner.gets.close().await;
+        self.inner.lists.close().await;
+    }
+
+    fn check_open(&self) -> Result<(), StoreError> {
+        if self.inner.closed.load(std::sync::atomic::Ordering::SeqCst) { Err(closed()) } else { Ok(()) }
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("options", &self.inner.connections.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: self.inner.settings.durable, shared: true, same_tx: true }
+    }
+
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        self.check_open()?;
+        self.inner.gets.now().await.map_err(|trouble| trouble.not_applied())
+    }
+
+    async fn claim(&self, mut claim: Claim) -> Result<Claimed, StoreError> {
+        claim.lease_ms = claim.lease_ms.min(MS_MAX);
+        self.inner.coalescer.ask(claim, Command::Claim).await
+    }
+
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        self.inner.coalescer.ask((ticket, lease_ms.min(MS_MAX)), Command::Renew).await
+    }
+
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        check_size(finish.outcome.as_ref())?;
+        let finishing = Finishing {
+            ticket,
+            verdict: finish.verdict,
+            retention: bounded(finish.retention),
+            outcome: finish.outcome.map(|outcome| outcome.encode()),
+        };
+        self.inner.coalescer.ask(finishing, Command::Finish).await
+    }
+
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.check_open()?;
+        self.inner.gets.get(&id).await.map_err(|trouble| trouble.not_applied())
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        self.check_open()?;
+        reader::check_cursor(&filter)?;
+        self.inner.lists.list(&filter).await.map_err(|trouble| trouble.not_applied())
+    }
+
+    async fn decide(&self, id: IntentId, mut decide: Decide) -> Result<Decided, StoreError> {
+        check_size(decide.outcome.as_ref())?;
+        decide.retention = bounded(decide.retention);
+        self.inner.coalescer.ask((id, decide), Command::Decide).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.check_open()?;
+        self.inner.lists.sweep(limit).await.map_err(|trouble| trouble.explain())
+    }
+}
+
+pub(super) async fn open_url(url: &str, create: bool) -> Result<AnyStore, StoreError> {
+    Ok(AnyStore::new(PostgresOptions::from_url(url)?.create(create).open().await?))
+}
+
+pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
+    let connections = Connections::new(PostgresOptions::from_url(url)?);
+    let migrated = async {
+        let (session, _) = connections?.session().await?;
+        let before = schema::bring_up(&session.client).await?;
+        session.close().await;
+        Ok(Migrated { before, now: schema::VERSION })
+    };
+    migrated.await.map_err(|trouble: error::Trouble| trouble.not_applied())
 }

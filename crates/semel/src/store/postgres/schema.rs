@@ -7,7 +7,7 @@ use super::lock;
 
 /// The tables of a new store, as one text: what `semel migrate --print` shows. `psql -1 -f TEXT` makes the same
 /// tables.
-pub const SQL: &str = include_str!("schema.sql");
+pub const SQL: &str = concat!(include_str!("schema.sql"), "\n", include_str!("../../tx/sql/postgres.sql"));
 
 /// The version this build reads and writes.
 pub const VERSION: u32 = 1;
@@ -45,6 +45,20 @@ pub(super) async fn standing(client: &Client) -> Result<Standing, Trouble> {
                 )),
             }
         }
+    }
+}
+
+/// The tables as they have to be for this build, made by somebody else.
+pub(super) async fn expect(client: &Client) -> Result<(), Trouble> {
+    match standing(client).await? {
+        Standing::Ours(VERSION) => Ok(()),
+        Standing::Ours(older) => Err(refused(format!(
+            "the tables have version {older}, this build needs {VERSION}; run semel migrate"
+        ))),
+        Standing::New => Err(refused(
+            "there are no tables of semel's in the search_path; run semel migrate, or name their schema with \
+             ?schema=",
+        )),
     }
 }
 

@@ -33,8 +33,8 @@ use super::command::{Ask, Command, Finishing};
 use super::memory::check_size;
 use super::queue::Queue;
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Page, Record, Renewed, Store,
-    StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, Filter, Finish, Finished, Lineage, Page, Record, Renewed,
+    Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
@@ -242,5 +242,9 @@ impl Store for SqliteStore {
 
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.inner.writer.ask(|reply| Work::Sweep(limit, reply)).await
+    }
+
+    async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
+        self.inner.gets.ask(Look::Lineage).await.map(Some)
     }
 }

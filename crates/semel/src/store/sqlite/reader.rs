@@ -15,7 +15,7 @@ use crate::intent::identity::IntentId;
 use crate::intent::state::State;
 use crate::store::codes;
 use crate::store::command::Reply;
-use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
+use crate::store::{ErrorKind, Fate, Filter, Lineage, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.
 const PAGE_OUTCOME_BYTES: usize = 16 << 20;
@@ -27,6 +27,7 @@ const WINDOW_ROWS_MAX: i64 = 20_000;
 pub(super) enum Look {
     Get(IntentId, Reply<Option<Record>>),
     List(Box<Filter>, Reply<Page>),
+    Lineage(Reply<Lineage>),
     /// Take nothing more, and end.
     Close,
 }
@@ -51,6 +52,14 @@ pub(super) fn run(file: &File, clock: &Clock, mut queue: mpsc::Receiver<Look>, c
             (Look::List(filter, reply), Ok(opened)) => {
                 let found = list(&opened, clock, &filter, || reply.is_closed());
                 answer(file, opened, found, reply)
+            }
+            (Look::Lineage(reply), Ok(opened)) => {
+                let found = lineage(&opened);
+                answer(file, opened, found, reply)
+            }
+            (Look::Lineage(reply), Err(error)) => {
+                let _ = reply.send(Err(error));
+                None
             }
             (Look::Get(_, reply), Err(error)) => {
                 let _ = reply.send(Err(error));
@@ -80,6 +89,11 @@ fn get(connection: &Connection, clock: &Clock, id: &IntentId) -> Result<Option<R
     let mut find = connection.prepare_cached(include_str!("sql/record.sql"))?;
     let found = find.query_row([id.as_bytes()], row::full_record).optional()?;
     Ok(found.filter(|record| record.state_at(clock.now()).is_some()))
+}
+
+fn lineage(connection: &Connection) -> Result<Lineage, Trouble> {
+    let mut find = connection.prepare_cached("SELECT id FROM lineage WHERE only_row = 1")?;
+    Ok(find.query_row([], |row| row.get(0).map(Lineage::from_bytes))?)
 }
 
 static LIST: LazyLock<String> =

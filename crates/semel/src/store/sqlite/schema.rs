@@ -7,13 +7,17 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::{Trouble, refused};
 use super::options::SqliteOptions;
 use super::{StoreError, open};
+use crate::store::{Fate, Lineage};
 
 /// The tables of a new file, as one text: what `semel migrate --print` shows. `sqlite3 FILE < TEXT` makes the
 /// same tables.
 pub const SQL: &str = include_str!("schema.sql");
 
 /// The version this build reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+
+/// What brings a file of each older version to the next, from version 1.
+const UPGRADES: &[&str] = &[include_str!("sql/upgrade-2.sql")];
 
 /// Marks a file as ours (`SEML`); `file(1)` and SQLite itself call it the application id.
 pub const APPLICATION_ID: u32 = 0x5345_4D4C;
@@ -34,6 +38,23 @@ pub const APPLICATION_ID: u32 = 0x5345_4D4C;
 pub async fn migrate(path: impl AsRef<Path>) -> Result<u32, StoreError> {
     let file = SqliteOptions::default().file(path.as_ref())?;
     open::in_thread(move || open::connect(&file).map(|(_, before)| before)).await
+}
+
+/// Gives a file's data a new lineage and returns it: what a cache has of the old one is worth nothing from then
+/// on. For the person who has put an older backup in the file's place. The file has to be there.
+pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> {
+    let file = SqliteOptions::default().create(false).file(path.as_ref())?;
+    open::in_thread(move || {
+        let (connection, _) = open::connect(&file)?;
+        let lineage = Lineage::random();
+        let write = || -> Result<(), Trouble> {
+            connection.execute("UPDATE lineage SET id = ?1 WHERE only_row = 1", [lineage.as_bytes()])?;
+            Ok(())
+        };
+        write().map_err(|trouble| trouble.explain(&file.path, Fate::InDoubt))?;
+        Ok(lineage)
+    })
+    .await
 }
 
 /// What a file is to us.
@@ -78,7 +99,12 @@ pub(super) fn bring_up(connection: &mut Connection) -> Result<u32, Trouble> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Asked again under the lock: somebody else may have been faster.
     let before = match standing(&transaction)? {
-        Standing::Ours(version) => version,
+        Standing::Ours(version) => {
+            for upgrade in UPGRADES.iter().skip(version as usize - 1) {
+                transaction.execute_batch(upgrade)?;
+            }
+            version
+        }
         Standing::New => {
             transaction.execute_batch(SQL)?;
             0

@@ -1,4 +1,4 @@
--- What semel remembers, version 1. Everything below is one transaction.
+-- What semel remembers, version 2. Everything below is one transaction.
 -- Times are milliseconds since 1970.
 
 -- Names of operations, once each instead of once per intent.
@@ -13,6 +13,14 @@ CREATE TABLE fence (
     epoch    INTEGER NOT NULL
 ) STRICT;
 INSERT INTO fence VALUES (1, 0);
+
+-- Which data this is: what a cache remembers about another lineage is not about this file. Made anew by
+-- `semel migrate --new-lineage` when an older backup was put in its place.
+CREATE TABLE lineage (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    id       BLOB NOT NULL CHECK (length(id) = 16)
+) STRICT;
+INSERT INTO lineage VALUES (1, randomblob(16));
 
 -- Small columns first: a look at the head never reads the overflow pages of a large outcome.
 CREATE TABLE intent (
@@ -76,4 +84,4 @@ FROM intent JOIN operation ON operation.n = intent.operation CROSS JOIN clock
 ORDER BY seq DESC;
 
 PRAGMA application_id = 0x53454D4C; -- "SEML"
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;

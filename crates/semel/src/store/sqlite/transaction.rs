@@ -16,7 +16,7 @@ use crate::intent::state::{Answer, Change, Event, Head, step};
 use crate::store::codes;
 use crate::store::command::{Command, Finishing};
 use crate::store::record::{on_claim, on_decide};
-use crate::store::{Claim, Claimed, Decide, Decided, Finished, Record, Renewed, Ticket};
+use crate::store::{Claim, Claimed, Decide, Decided, Finished, Record, Renewed, StoreError, Ticket};
 
 /// Names of operations the writer keeps the numbers of.
 const OPERATIONS_MAX: usize = 10_000;
@@ -328,6 +328,26 @@ impl<'a> Transaction<'a> {
         }
         self.memo.operations.insert(operation.clone(), n);
         Ok(n)
+    }
+}
+
+impl Command {
+    pub(super) fn tell(self) {
+        match self {
+            Self::Claim(ask) => ask.tell(),
+            Self::Renew(ask) => ask.tell(),
+            Self::Finish(ask) => ask.tell(),
+            Self::Decide(ask) => ask.tell(),
+        }
+    }
+
+    pub(super) fn refuse(self, error: StoreError) {
+        match self {
+            Self::Claim(ask) => ask.refuse(error),
+            Self::Renew(ask) => ask.refuse(error),
+            Self::Finish(ask) => ask.refuse(error),
+            Self::Decide(ask) => ask.refuse(error),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Connection, ErrorCode, ToSql, TransactionState, ffi, params_from_iter};
+use rusqlite::{Connection, ErrorCode, ToSql, ffi, params_from_iter};
 
 use super::{Dialect, DriverError, DriverErrorKind, Row, Rows, Statement, Value};
 use crate::tx::script::{Port, Wish, wait_here};
@@ -34,11 +34,6 @@ where
             }
         }
     }
-}
-
-/// Whether the transaction may write without asking anybody.
-pub(crate) fn holds_the_write_lock(connection: &Connection) -> bool {
-    matches!(connection.transaction_state(None::<&str>), Ok(TransactionState::Write))
 }
 
 fn run(connection: &Connection, statement: &Statement) -> Result<Rows, DriverError> {

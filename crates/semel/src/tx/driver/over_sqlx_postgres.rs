@@ -4,13 +4,21 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{Column, Connection, Either, PgConnection, Postgres, Row as _, TypeInfo};
+use sqlx::{Column, Connection, Either, Executor, PgConnection, Postgres, Row as _, TypeInfo};
 
 use super::error::kind_of_sqlstate;
-use super::{Dialect, DriverError, DriverErrorKind, Row, Rows, Statement, Tx, Value};
+use super::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Statement, Tx, Value};
+
+impl Lend for PgConnection {
+    type Lent<'l> = &'l mut PgConnection;
+}
 
 impl Tx for PgConnection {
     const DIALECT: Dialect = Dialect::Postgres;
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
 
     fn is_open(&self) -> bool {
         Connection::is_in_transaction(self)
@@ -20,7 +28,7 @@ impl Tx for PgConnection {
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
         let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind);
         let mut rows = Rows::default();
-        let mut stream = query.fetch_many(self);
+        let mut stream = self.fetch_many(query);
         while let Some(part) = stream.try_next().await.map_err(explain)? {
             match part {
                 Either::Left(done) => rows.changed += done.rows_affected(),
@@ -31,8 +39,16 @@ impl Tx for PgConnection {
     }
 }
 
+impl Lend for sqlx::Transaction<'_, Postgres> {
+    type Lent<'l> = &'l mut PgConnection;
+}
+
 impl Tx for sqlx::Transaction<'_, Postgres> {
     const DIALECT: Dialect = Dialect::Postgres;
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
 
     fn run(
         &mut self,

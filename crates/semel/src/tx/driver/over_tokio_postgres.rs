@@ -5,10 +5,18 @@ use futures_util::TryStreamExt;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::error::kind_of_sqlstate;
-use super::{Dialect, DriverError, DriverErrorKind, Row, Rows, Statement, Tx, Value};
+use super::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Statement, Tx, Value};
+
+impl Lend for tokio_postgres::Transaction<'_> {
+    type Lent<'l> = &'l tokio_postgres::Transaction<'l>;
+}
 
 impl Tx for tokio_postgres::Transaction<'_> {
     const DIALECT: Dialect = Dialect::Postgres;
+
+    fn lend(&mut self) -> Self::Lent<'_> {
+        self
+    }
 
     /// Types are sent along, so nothing is prepared: one round trip, also through PgBouncer. What is worth
     /// planning once is inside functions, whose plans the server keeps per session.

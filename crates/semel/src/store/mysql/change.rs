@@ -1,0 +1,227 @@
+//! Outcomes, renewals and decisions: locked, decided by the code all stores share, written.
+
+use super::literal::{self, Template, template};
+use super::lock::Locked;
+use super::row;
+use super::server::Server;
+use super::session::Session;
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::policy::{Retention, StoreTime};
+use crate::intent::state::{Answer, Change, Event, Head, State, step};
+use crate::store::codes;
+use crate::store::coalesce::Failure;
+use crate::store::command::{Ask, Finishing};
+use crate::store::{Decide, Decided, Decision, Finished, Renewed, Ticket};
+
+static FINISH: Template = template!("sql/finish.sql");
+static FINISH_ONE: Template = template!("sql/finish_one.sql");
+static RENEW: Template = template!("sql/renew.sql");
+static DECIDE: Template = template!("sql/decide.sql");
+
+/// Rows of outcomes in one statement, in bytes. Far below what any server takes in one packet.
+const FINISH_BYTES: usize = 1 << 20;
+
+impl Server {
+    pub(super) async fn finish_all(
+        &self,
+        session: &mut Session,
+        asks: &mut [Ask<Finishing, Finished>],
+    ) -> Result<(), Failure> {
+        if let [ask] = asks
+            && ask.tries == 0
+            && self.finish_one(session, &ask.request).await?
+        {
+            ask.answer = Some(Finished::Recorded);
+            return Ok(());
+        }
+        let wanted: Vec<IntentId> = asks.iter().map(|ask| ask.request.ticket.id).collect();
+        let Some(locked) = self.lock(session, &wanted, false).await? else { return Ok(()) };
+        let (mut statements, mut rows) = (Vec::new(), String::new());
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in &*asks {
+            let Finishing { ticket, verdict, retention, outcome } = &ask.request;
+            let event = Event::Finish {
+                owner: ticket.owner,
+                epoch: ticket.epoch,
+                verdict: *verdict,
+                retention: *retention,
+            };
+            let Some(before) = self.head(session, &locked, &ticket.id).await? else {
+                answers.push((!locked.held.contains(&ticket.id)).then_some(Finished::Stale));
+                continue;
+            };
+            let step = step(Some(&before), &event, locked.now);
+            if let Change::Put(head) = step.change {
+                finish_row(&mut rows, &ticket.id, &head, locked.now, outcome.as_deref());
+                if rows.len() > FINISH_BYTES {
+                    statements.push(FINISH.fill(&[("brought", &std::mem::take(&mut rows))]));
+                }
+            }
+            answers.push(Some(match step.answer {
+                Answer::Done => Finished::Recorded,
+                Answer::Already => Finished::Already,
+                _ => Finished::Stale,
+            }));
+        }
+        if !rows.is_empty() {
+            statements.push(FINISH.fill(&[("brought", &rows)]));
+        }
+        self.commit(session, statements).await?;
+        tell(asks, answers);
+        Ok(())
+    }
+
+    /// The usual outcome of a lone caller, in one trip. Says whether it was recorded; if not, nothing was.
+    async fn finish_one(&self, session: &mut Session, finishing: &Finishing) -> Result<bool, Failure> {
+        let Finishing { ticket, verdict, retention, outcome } = finishing;
+        let state = State::from(*verdict);
+        let expires_at = match retention {
+            Retention::Ms(ms) if state.is_finished() => format!("{} + {}", self.clock, codes::number(*ms)),
+            _ => "NULL".to_owned(),
+        };
+        let sql = FINISH_ONE.fill(&[
+            ("id", &literal::bytes(ticket.id.as_bytes())),
+            ("owner", &literal::bytes(ticket.owner.as_bytes())),
+            ("epoch", &codes::number(ticket.epoch.0).to_string()),
+            ("state", &codes::state_code(state).to_string()),
+            ("expires_at", &expires_at),
+            ("outcome", &literal::bytes_or_null(outcome.as_deref())),
+            ("clock", &self.clock),
+        ]);
+        match session.run(sql).await {
+            Ok(brought) => Ok(brought.first().is_some_and(|brought| brought.matched > 0)),
+            // Somebody holds the row: looked at again without waiting for it.
+            Err(failed) if failed.trouble.is_lock() => Ok(false),
+            Err(failed) => Err(self.failure(&failed, Some(0))),
+        }
+    }
+
+    pub(super) async fn renew_all(
+        &self,
+        session: &mut Session,
+        asks: &mut [Ask<(Ticket, u64), Renewed>],
+    ) -> Result<(), Failure> {
+        let wanted: Vec<IntentId> = asks.iter().map(|ask| ask.request.0.id).collect();
+        let Some(locked) = self.lock(session, &wanted, false).await? else { return Ok(()) };
+        let mut rows = String::new();
+        let mut answers = Vec::with_capacity(asks.len());
+        for ask in &*asks {
+            let (ticket, lease_ms) = &ask.request;
+            let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms: *lease_ms };
+            let Some(before) = self.head(session, &locked, &ticket.id).await? else {
+                answers.push((!locked.held.contains(&ticket.id)).then_some(Renewed::Stale));
+                continue;
+            };
+            answers.push(Some(match step(Some(&before), &event, locked.now).change {
+                Change::Put(head) => {
+                    let until = codes::number(head.lease_until.0).to_string();
+                    row(&mut rows, &[("id", &literal::bytes(ticket.id.as_bytes())), ("lease_until", &until)]);
+                    Renewed::Until(head.lease_until)
+                }
+                _ => Renewed::Stale,
+            }));
+        }
+        let statements = if rows.is_empty() { Vec::new() } else { vec![RENEW.fill(&[("renewed", &rows)])] };
+        self.commit(session, statements).await?;
+        tell(asks, answers);
+        Ok(())
+    }
+
+    pub(super) async fn decide_all(
+        &self,
+        session: &mut Session,
+        asks: &mut [Ask<(IntentId, Decide), Decided>],
+    ) -> Result<(), Failure> {
+        let wanted: Vec<IntentId> = asks.iter().map(|ask| ask.request.0).collect();
+        let Some(locked) = self.lock(session, &wanted, true).await? else { return Ok(()) };
+        let mut statements = Vec::new();
+        let mut answers = Vec::with_capacity(asks.len());
+        for (place, ask) in asks.iter().enumerate() {
+            let (id, decide) = &ask.request;
+            let Some(before) = self.head(session, &locked, id).await? else {
+                answers.push((!locked.held.contains(id)).then_some(Decided::Stale));
+                continue;
+            };
+            let event = Event::Decide {
+                seen: decide.seen,
+                ruling: decide.ruling,
+                retention: decide.retention,
+                fresh: Epoch(locked.fresh.0 + place as u64),
+            };
+            let step = step(Some(&before), &event, locked.now);
+            if let Change::Put(head) = step.change {
+                statements.push(decided(id, &head, decide, locked.now));
+            }
+            answers.push(Some(match step.answer {
+                Answer::Done => Decided::Recorded,
+                Answer::Refused => Decided::Refused(before.state_at(locked.now).unwrap_or(before.state)),
+                _ => Decided::Stale,
+            }));
+        }
+        self.commit(session, statements).await?;
+        tell(asks, answers);
+        Ok(())
+    }
+
+    /// The part of a locked row that decides; `None` where there is no such row, or it is held.
+    async fn head(
+        &self,
+        session: &mut Session,
+        locked: &Locked,
+        id: &IntentId,
+    ) -> Result<Option<Head>, Failure> {
+        match locked.rows.get(id).map(row::head).transpose() {
+            Ok(head) => Ok(head),
+            Err(trouble) => {
+                session.roll_back().await;
+                Err(self.unreadable(trouble))
+            }
+        }
+    }
+}
+
+/// Those without an answer found their row held, and come again.
+fn tell<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<A>>) {
+    for (ask, answer) in asks.iter_mut().zip(answers) {
+        ask.answer = answer;
+    }
+}
+
+/// One more row of a table that exists only in the statement. The first one names the columns.
+fn row(rows: &mut String, values: &[(&str, &str)]) {
+    let first = rows.is_empty();
+    rows.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
+    for (n, (name, value)) in values.iter().enumerate() {
+        rows.push_str(if n == 0 { "" } else { ", " });
+        rows.push_str(value);
+        if first {
+            rows.push_str(" AS ");
+            rows.push_str(name);
+        }
+    }
+}
+
+fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, outcome: Option<&[u8]>) {
+    row(rows, &[
+        ("id", &literal::bytes(id.as_bytes())),
+        ("state", &codes::state_code(head.state).to_string()),
+        ("changed_at", &codes::number(now.0).to_string()),
+        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
+        ("outcome", &literal::bytes_or_null(outcome)),
+    ]);
+}
+
+fn decided(id: &IntentId, head: &Head, decide: &Decide, now: StoreTime) -> String {
+    let decision = codes::decision_text(&Decision::new(decide, now));
+    let outcome = decide.outcome.as_ref().map(crate::intent::outcome::Outcome::encode);
+    DECIDE.fill(&[
+        ("id", &literal::bytes(id.as_bytes())),
+        ("state", &codes::state_code(head.state).to_string()),
+        ("epoch", &codes::number(head.epoch.0).to_string()),
+        ("owner", &literal::bytes(head.owner.as_bytes())),
+        ("changed_at", &codes::number(now.0).to_string()),
+        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
+        ("decision", &literal::text(&decision)),
+        ("outcome", &literal::bytes_or_null(outcome.as_deref())),
+    ])
+}

@@ -1,0 +1,252 @@
+//! Claims: one packet for those that are new or finished, a second for those that are taken over.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::literal::{self, Template, template};
+use super::lock::Locked;
+use super::row;
+use super::server::{Server, ids};
+use super::session::{Failed, Session};
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::policy::StoreTime;
+use crate::intent::state::{Answer, State, Step, step};
+use crate::store::codes;
+use crate::store::coalesce::Failure;
+use crate::store::command::Ask;
+use crate::store::record::on_claim;
+use crate::store::{Claim, Claimed, Fate, Record};
+
+static CLAIM: Template = template!("sql/claim.sql");
+static RECLAIM: Template = template!("sql/reclaim.sql");
+static PEEK: Template = template!("sql/peek.sql");
+
+/// Which statement of claim.sql commits.
+const CLAIM_COMMITS: usize = 6;
+
+/// How often a packet that met a deadlock is sent again.
+const DEADLOCKS_MAX: u32 = 5;
+
+/// How often a claim comes back before somebody's open transaction is reason enough to say "in flight".
+const PEEK_TRIES: u32 = 6;
+
+pub(super) type ClaimAsk = Ask<Claim, Claimed>;
+
+impl Server {
+    pub(super) async fn claim_all(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<(), Failure> {
+        let again = self.claim_new(session, asks).await?;
+        if !again.is_empty() {
+            let answered = again.len() < asks.len();
+            self.take_over(session, asks, &again).await.map_err(|failure| Failure {
+                // Others of this batch have committed: only asking again tells who.
+                fate: if answered { Fate::InDoubt } else { failure.fate },
+                ..failure
+            })?;
+        }
+        self.peek(session, asks).await
+    }
+
+    /// Inserts what is new and answers what is decided by the rows that are there. Returns those that may
+    /// run although there is a row.
+    async fn claim_new(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<Vec<usize>, Failure> {
+        let sql = self.claim_text(session, asks).await.map_err(|failed| self.failure(&failed, None))?;
+        let mut deadlocks = 0;
+        let brought = loop {
+            let failed = match session.run(sql.clone()).await {
+                Ok(brought) => break brought,
+                Err(failed) => failed,
+            };
+            if failed.trouble.is_lock() {
+                session.roll_back().await;
+                deadlocks += 1;
+                if failed.trouble.number() == Some(1213) && deadlocks < DEADLOCKS_MAX {
+                    let pause = Duration::from_micros(fastrand::u64(200..4_000));
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+                // Held by an open transaction since we looked: whoever is alone comes again, and sees it.
+                if asks.len() == 1 {
+                    return Ok(Vec::new());
+                }
+            } else if !failed.trouble.needs_new_connection() {
+                session.roll_back().await;
+            }
+            return Err(self.failure(&failed, Some(CLAIM_COMMITS)));
+        };
+        let rows = brought.into_iter().next_back().map(|brought| brought.rows).unwrap_or_default();
+        let mut found = HashMap::with_capacity(rows.len());
+        for row in rows {
+            found.insert(row::record_id(&row).map_err(|trouble| self.unreadable(trouble))?, row);
+        }
+        let mut again = Vec::new();
+        // The number each id had in the packet, which is its place among the epochs.
+        let (mut k, mut last) = (0, None);
+        for (n, ask) in asks.iter_mut().enumerate() {
+            let claim = &ask.request;
+            let id = claim.intent.id();
+            let first = last != Some(id);
+            k += u64::from(first && last.is_some());
+            last = Some(id);
+            let Some(row) = found.get(&id) else { continue };
+            let read = || {
+                let record = row::record(row, claim.intent.clone())?;
+                Ok((record, row::now(row)?, row::first_epoch(row)?))
+            };
+            let (record, now, base) = read().map_err(|trouble| self.unreadable(trouble))?;
+            let mine = base.map(|base| Epoch(base.0 + k));
+            if first && mine == Some(record.head.epoch) && record.head.owner == claim.owner {
+                ask.answer = Some(Claimed::Run(record.ticket(false)));
+                continue;
+            }
+            match on_claim(step, Some(&record), claim, Epoch(0), now) {
+                (_, Some(_)) => again.push(n),
+                (step, None) => ask.answer = Some(answer(&step, record, now)),
+            }
+        }
+        Ok(again)
+    }
+
+    async fn claim_text(&self, session: &mut Session, asks: &[ClaimAsk]) -> Result<String, Failed> {
+        let mut unique: Vec<IntentId> = Vec::with_capacity(asks.len());
+        let mut asked = String::with_capacity(asks.len() * 512);
+        for ask in asks {
+            let claim = &ask.request;
+            let id = claim.intent.id();
+            if unique.last() == Some(&id) {
+                continue;
+            }
+            let operation = self.operation(session, claim.intent.operation()).await?;
+            let first = unique.is_empty();
+            asked.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
+            let values = [
+                ("id", literal::bytes(id.as_bytes())),
+                ("k", unique.len().to_string()),
+                ("effect", codes::effect_code(claim.effect).to_string()),
+                ("lease_ms", codes::number(claim.lease_ms).to_string()),
+                ("now", self.clock.clone()),
+                ("owner", literal::bytes(claim.owner.as_bytes())),
+                ("recipe", codes::recipe_code(&claim.fingerprint).to_string()),
+                ("fingerprint", literal::bytes(claim.fingerprint.digest())),
+                ("operation", operation.to_string()),
+                ("scope", literal::text(claim.intent.scope().as_str())),
+                ("`key`", literal::text(claim.intent.key().as_str())),
+            ];
+            for (n, (name, value)) in values.iter().enumerate() {
+                asked.push_str(if n == 0 { "" } else { ", " });
+                asked.push_str(value);
+                // The first row names the columns.
+                if first {
+                    asked.push_str(" AS ");
+                    asked.push_str(name);
+                }
+            }
+            unique.push(id);
+        }
+        let count = unique.len().to_string();
+        Ok(CLAIM.fill(&[
+            ("ids", &ids(&unique)),
+            ("count", &count),
+            ("asked", &asked),
+            ("clock", &self.clock),
+        ]))
+    }
+
+    /// Claims rows that are there and may run again: expired, failed retryably, or lapsed and protected.
+    async fn take_over(
+        &self,
+        session: &mut Session,
+        asks: &mut [ClaimAsk],
+        again: &[usize],
+    ) -> Result<(), Failure> {
+        let mut wanted: Vec<IntentId> = again.iter().map(|n| asks[*n].request.intent.id()).collect();
+        wanted.dedup();
+        let Some(Locked { rows, now, fresh, .. }) = self.lock(session, &wanted, true).await? else {
+            return Ok(());
+        };
+        let mut records: HashMap<IntentId, Record> = HashMap::new();
+        let mut statements = Vec::new();
+        let mut answers = Vec::new();
+        for (place, n) in again.iter().enumerate() {
+            let claim = &asks[*n].request;
+            let id = claim.intent.id();
+            let before = match (records.remove(&id), rows.get(&id)) {
+                (Some(record), _) => record,
+                (None, Some(row)) => match row::record(row, claim.intent.clone()) {
+                    Ok(record) => record,
+                    Err(trouble) => {
+                        session.roll_back().await;
+                        return Err(self.unreadable(trouble));
+                    }
+                },
+                // Held, or gone: it comes again.
+                (None, None) => continue,
+            };
+            let fresh = Epoch(fresh.0 + place as u64);
+            let (step, after) = on_claim(step, Some(&before), claim, fresh, now);
+            answers.push((*n, match &after {
+                Some(record) => Claimed::Run(record.ticket(step.other_recipe)),
+                None => answer(&step, before.clone(), now),
+            }));
+            statements.extend(after.as_ref().map(reclaim));
+            records.insert(id, after.unwrap_or(before));
+        }
+        self.commit(session, statements).await?;
+        for (n, answer) in answers {
+            asks[n].answer = Some(answer);
+        }
+        Ok(())
+    }
+
+    /// What has come back often enough is held by an open transaction: somebody is at it. What that
+    /// transaction has written so far is looked at for this alone; it may never be committed.
+    async fn peek(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<(), Failure> {
+        for ask in asks.iter_mut().filter(|ask| ask.answer.is_none() && ask.tries >= PEEK_TRIES) {
+            let id = literal::bytes(ask.request.intent.id().as_bytes());
+            let sql = PEEK.fill(&[("id", &id), ("clock", &self.clock)]);
+            // Whatever goes wrong, nothing of this batch is lost: it comes again.
+            let Ok(brought) = session.run(sql).await else { return Ok(()) };
+            let Some(row) = brought.last().and_then(|brought| brought.rows.first()) else { continue };
+            let Ok(mut record) = row::record(row, ask.request.intent.clone()) else { continue };
+            let Ok(now) = row::now(row) else { continue };
+            if record.head.owner != ask.request.owner {
+                record.head.state = State::InProgress;
+                record.outcome = None;
+                ask.answer = Some(Claimed::InFlight(record.existing(now, false)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A row of ours that cannot be read concerns one request; whatever else the packet did is found again.
+    pub(super) fn unreadable(&self, trouble: super::error::Trouble) -> Failure {
+        trouble.failure(&self.name, Fate::NotApplied)
+    }
+}
+
+fn answer(step: &Step, record: Record, now: StoreTime) -> Claimed {
+    match step.answer {
+        Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+        Answer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
+        Answer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
+        Answer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
+        _ => Claimed::Mismatch,
+    }
+}
+
+fn reclaim(record: &Record) -> String {
+    let head = &record.head;
+    let decision = record.decision.as_ref().map(codes::decision_text);
+    RECLAIM.fill(&[
+        ("id", &literal::bytes(record.intent.id().as_bytes())),
+        ("effect", &codes::effect_code(head.effect).to_string()),
+        ("epoch", &codes::number(head.epoch.0).to_string()),
+        ("attempts", &record.attempts.to_string()),
+        ("lease_until", &codes::number(head.lease_until.0).to_string()),
+        ("created_at", &codes::number(record.created_at.0).to_string()),
+        ("changed_at", &codes::number(record.changed_at.0).to_string()),
+        ("owner", &literal::bytes(head.owner.as_bytes())),
+        ("recipe", &codes::recipe_code(&head.fingerprint).to_string()),
+        ("fingerprint", &literal::bytes(head.fingerprint.digest())),
+        ("decision", &literal::text_or_null(decision.as_deref())),
+    ])
+}

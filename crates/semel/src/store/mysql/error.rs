@@ -1,0 +1,162 @@
+//! What the server's and the driver's errors mean for a request, in one line that says what to do.
+
+use sqlx::mysql::MySqlDatabaseError;
+
+use crate::store::coalesce::Failure;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// What can go wrong on a connection, before it is known what that means for whom.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server refused a statement; the connection is as good as before.
+    Refused { number: u16, message: String },
+    /// The connection broke, or what came over it made no sense.
+    Lost(String),
+    /// Nothing came for this many ms.
+    Silent(u128),
+    /// A row no semel wrote.
+    Unreadable(String),
+}
+
+impl From<sqlx::Error> for Trouble {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(refused) => match refused.try_downcast_ref::<MySqlDatabaseError>() {
+                Some(refused) => Self::refused(refused.number(), refused.message()),
+                None => Self::Lost(error.to_string()),
+            },
+            sqlx::Error::ColumnDecode { .. }
+            | sqlx::Error::ColumnIndexOutOfBounds { .. }
+            | sqlx::Error::ColumnNotFound(_) => Self::Unreadable(error.to_string()),
+            _ => Self::Lost(error.to_string()),
+        }
+    }
+}
+
+impl Trouble {
+    fn refused(number: u16, message: &str) -> Self {
+        match number {
+            // The server says good-bye: shutting down, killed, or gone away over a too large packet.
+            1053 | 1077 | 1078 | 1079 | 1153 | 1158..=1161 | 1184 | 1927 | 4031 => {
+                Self::Lost(format!("{number}: {message}"))
+            }
+            _ => Self::Refused { number, message: message.to_owned() },
+        }
+    }
+
+    /// The server's number of it.
+    pub(super) fn number(&self) -> Option<u16> {
+        match self {
+            Self::Refused { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Somebody else was in the way: a deadlock, a lock waited for too long, a lock not waited for.
+    pub(super) fn is_lock(&self) -> bool {
+        matches!(self.number(), Some(1205 | 1213 | 3572 | 3058))
+    }
+
+    /// After this the connection cannot be used.
+    pub(super) fn needs_new_connection(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Silent(_))
+    }
+
+    /// It may concern one request of those that travelled together.
+    pub(super) fn may_be_of_one_request(&self) -> bool {
+        match self {
+            Self::Unreadable(_) => true,
+            Self::Refused { number, .. } => {
+                matches!(number, 1054 | 1264 | 1265 | 1292 | 1366 | 1406 | 1690 | 3140) || self.is_lock()
+            }
+            Self::Lost(_) | Self::Silent(_) => false,
+        }
+    }
+
+    /// What kind of trouble, what to do, and the other side's own words.
+    fn parts(&self, server: &str) -> (ErrorKind, String, Option<String>) {
+        match self {
+            Self::Refused { number, message } => {
+                let (kind, said) = refusal(*number, server);
+                (kind, said, Some(format!("{number}: {message}")))
+            }
+            Self::Lost(why) => (
+                ErrorKind::Unavailable,
+                format!("the connection to {server} is lost; check that the server runs, then retry"),
+                Some(why.clone()),
+            ),
+            Self::Silent(ms) => (
+                ErrorKind::Unavailable,
+                format!("{server} has not answered for {ms} ms; check its load and locks, then retry"),
+                None,
+            ),
+            Self::Unreadable(why) => (
+                ErrorKind::Corrupt,
+                format!("a record in {server} makes no sense; look at it in the view semel_intents"),
+                Some(why.clone()),
+            ),
+        }
+    }
+
+    /// Says it to the one who asked. `server` names the server without its password.
+    pub(super) fn explain(&self, server: &str, fate: Fate) -> StoreError {
+        // In words only: a driver's types are not for callers.
+        let (kind, message, source) = self.parts(server);
+        let error = StoreError::new(kind, fate, message);
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+
+    /// Says it to all who travelled together.
+    pub(super) fn failure(&self, server: &str, fate: Fate) -> Failure {
+        let (kind, message, source) = self.parts(server);
+        let lost = self.needs_new_connection();
+        Failure { kind, fate, message, source, lost, of_one: self.may_be_of_one_request() }
+    }
+}
+
+fn refusal(number: u16, server: &str) -> (ErrorKind, String) {
+    match number {
+        1205 | 1213 | 3572 | 3058 => (
+            ErrorKind::Busy,
+            format!("the record is locked by an open transaction on {server}; retry when that has ended"),
+        ),
+        1040 | 1203 | 1226 => (
+            ErrorKind::Unavailable,
+            format!("{server} takes no more connections; raise max_connections, or use fewer, then retry"),
+        ),
+        1290 | 1792 | 1836 | 3100 => (
+            ErrorKind::Unavailable,
+            format!("{server} is read-only (a replica, or failing over); name the primary, or retry when it is one"),
+        ),
+        1021 | 1037 | 1038 | 1041 | 1114 => {
+            (ErrorKind::Full, format!("{server} has no room left; free some disk or memory there, then retry"))
+        }
+        1301 | 1406 => (ErrorKind::TooLarge, format!("the record is larger than {server} takes")),
+        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1698 | 2061 => (
+            ErrorKind::Misconfigured,
+            format!("{server} does not let this user do that; check user, password and grants"),
+        ),
+        1049 => (ErrorKind::Misconfigured, format!("{server} has no such database; create it first")),
+        1054 | 1146 => (
+            ErrorKind::Misconfigured,
+            format!("{server} lacks semel's tables or columns; make them with `semel migrate`"),
+        ),
+        1665 => (
+            ErrorKind::Misconfigured,
+            format!("{server} logs statements; set binlog_format to ROW or MIXED"),
+        ),
+        1034 | 1194 | 1195 | 1712 | 1815 | 1877 => (
+            ErrorKind::Corrupt,
+            format!("a table on {server} is damaged; stop, keep a copy, and restore it from a backup"),
+        ),
+        _ => (ErrorKind::Unavailable, format!("{server} refused; look at its error log, then retry")),
+    }
+}
+
+/// A store that was set up in a way that cannot work.
+pub(super) fn misconfigured(message: impl Into<String>) -> StoreError {
+    StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
+}

@@ -1,0 +1,112 @@
+//! Rows taken one and all before anything is decided about them, and without waiting for any.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::mysql::MySqlRow;
+
+use super::error::Trouble;
+use super::literal::{Template, template};
+use super::row;
+use super::server::{Server, ids};
+use super::session::{Brought, Failed, Session};
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::policy::StoreTime;
+use crate::store::coalesce::Failure;
+
+static LOCK: Template = template!("sql/lock.sql");
+static FENCE: Template = template!("sql/fence.sql");
+
+/// What a transaction that has begun holds.
+pub(super) struct Locked {
+    /// Ours until the commit.
+    pub(super) rows: HashMap<IntentId, MySqlRow>,
+    /// There, but somebody else's for now.
+    pub(super) held: HashSet<IntentId>,
+    /// The clock after the locks.
+    pub(super) now: StoreTime,
+    /// The first of 1,024 epochs nobody had, where they were asked for.
+    pub(super) fresh: Epoch,
+}
+
+impl Server {
+    /// Begins a transaction and takes the rows nobody else holds. `None` when even that met a deadlock: all
+    /// of them come again.
+    pub(super) async fn lock(
+        &self,
+        session: &mut Session,
+        wanted: &[IntentId],
+        fence: bool,
+    ) -> Result<Option<Locked>, Failure> {
+        let mut sql = LOCK.fill(&[("ids", &ids(wanted)), ("clock", &self.clock)]);
+        if fence {
+            sql.push_str(";\n");
+            sql.push_str(&FENCE.fill(&[]));
+        }
+        let locked = match session.run(sql).await {
+            Ok(brought) => read(brought).map_err(Failed::from),
+            Err(failed) => Err(failed),
+        };
+        match locked {
+            Ok(locked) => Ok(Some(locked)),
+            Err(failed) => {
+                session.roll_back().await;
+                if failed.trouble.is_lock() { Ok(None) } else { Err(self.failure(&failed, None)) }
+            }
+        }
+    }
+
+    /// Writes and commits; with nothing to write, only lets go.
+    pub(super) async fn commit(&self, session: &mut Session, statements: Vec<String>) -> Result<(), Failure> {
+        if statements.is_empty() {
+            session.roll_back().await;
+            return Ok(());
+        }
+        let mut packet = String::new();
+        let mut count = 0;
+        for statement in statements {
+            if !packet.is_empty() && packet.len() + statement.len() + 16 > self.packet_bytes / 2 {
+                if let Err(failed) = session.run(std::mem::take(&mut packet)).await {
+                    session.roll_back().await;
+                    return Err(self.failure(&failed, None));
+                }
+                count = 0;
+            }
+            if !packet.is_empty() {
+                packet.push_str(";\n");
+            }
+            packet.push_str(&statement);
+            count += 1;
+        }
+        packet.push_str(";\nCOMMIT");
+        match session.run(packet).await {
+            Ok(_) => Ok(()),
+            Err(failed) => {
+                session.roll_back().await;
+                Err(self.failure(&failed, Some(count)))
+            }
+        }
+    }
+}
+
+// SET, START, the rows, those that are there, the clock; then INSERT and the epoch.
+fn read(mut brought: Vec<Brought>) -> Result<Locked, Trouble> {
+    let mut take = |n: usize| brought.get_mut(n).map(std::mem::take).unwrap_or_default().rows;
+    let missing = || Trouble::Unreadable("an answer is missing".to_owned());
+    let mut rows = HashMap::new();
+    for row in take(2) {
+        rows.insert(row::record_id(&row)?, row);
+    }
+    let mut held = HashSet::new();
+    for row in take(3) {
+        let id = row::id(&row, 0)?;
+        if !rows.contains_key(&id) {
+            held.insert(id);
+        }
+    }
+    let now = StoreTime(row::unsigned(take(4).first().ok_or_else(missing)?, 0)?);
+    let fresh = match take(6).first() {
+        Some(row) => Epoch(row::unsigned(row, 0)?),
+        None => Epoch(0),
+    };
+    Ok(Locked { rows, held, now, fresh })
+}

@@ -1,0 +1,181 @@
+//! Reading and sweeping, on connections of their own: nobody who claims waits for them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sqlx::Row;
+use tokio::sync::Semaphore;
+
+use super::error::Trouble;
+use super::literal::{self, Template, template};
+use super::row;
+use super::server::{Server, ids};
+use super::session::{Failed, Session};
+use crate::intent::identity::IntentId;
+use crate::intent::policy::StoreTime;
+use crate::store::queue::queue_full;
+use crate::store::{Fate, Record, StoreError};
+
+static RECORD: Template = template!("sql/record.sql");
+static EXPIRED: Template = template!("sql/expired.sql");
+static LOCK_EXPIRED: Template = template!("sql/lock_expired.sql");
+
+/// Connections for reading and sweeping.
+const READERS: usize = 2;
+/// Records a sweep forgets in one transaction.
+const SWEEP_CHUNK: usize = 250;
+
+/// Connections that are lent out, opened when they are needed.
+pub(super) struct Readers {
+    pub(super) server: Arc<Server>,
+    idle: Mutex<Vec<Session>>,
+    turns: Semaphore,
+    wait: Duration,
+}
+
+impl Readers {
+    pub(super) fn new(server: Arc<Server>, wait: Duration) -> Self {
+        Self { server, idle: Mutex::default(), turns: Semaphore::new(READERS), wait }
+    }
+
+    /// A reading is done once more on another connection if the first turns out to be lost: it changes
+    /// nothing, so nothing is in doubt.
+    pub(super) async fn read<T, F>(&self, mut look: impl FnMut(Session) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = (Session, Result<T, Failed>)>,
+    {
+        let Ok(Ok(_turn)) = tokio::time::timeout(self.wait, self.turns.acquire()).await else {
+            return Err(queue_full(READERS));
+        };
+        let explain = |trouble: &Trouble| self.server.explain(trouble, Fate::NotApplied);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut session = self.take().await.map_err(|trouble| explain(&trouble))?;
+            session.ready().await.map_err(|trouble| explain(&trouble))?;
+            let (mut session, read) = look(session).await;
+            if read.is_err() {
+                session.roll_back().await;
+            }
+            if session.is_open() {
+                self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(session);
+            }
+            match read {
+                Ok(read) => return Ok(read),
+                Err(Failed { trouble: Trouble::Lost(_), .. }) if tries < 2 => {}
+                Err(Failed { trouble, .. }) => return Err(explain(&trouble)),
+            }
+        }
+    }
+
+    async fn take(&self) -> Result<Session, Trouble> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(session) => Ok(session),
+            None => self.server.dial.open().await,
+        }
+    }
+
+    /// Closes those that are idle.
+    pub(super) async fn close(&self) {
+        self.turns.close();
+        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        for session in idle {
+            session.close().await;
+        }
+    }
+
+    pub(super) async fn now(&self) -> Result<StoreTime, StoreError> {
+        let server = &self.server;
+        self.read(|mut session| async move {
+            let now = server.now(&mut session).await;
+            (session, now)
+        })
+        .await
+    }
+
+    pub(super) async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        let server = &self.server;
+        let mut found = self
+            .read(|mut session| async move {
+                let records = server.records(&mut session, &[id]).await;
+                (session, records)
+            })
+            .await?;
+        Ok(found.pop().filter(|(record, now)| record.state_at(*now).is_some()).map(|(record, _)| record))
+    }
+
+    /// Forgets up to `limit` expired records, a chunk at a time. What was swept stays swept, whatever comes.
+    pub(super) async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let server = &self.server;
+        let mut done = 0;
+        while done < limit {
+            let chunk = (limit - done).min(SWEEP_CHUNK);
+            let swept = self
+                .read(|mut session| async move {
+                    let swept = server.sweep_chunk(&mut session, chunk).await;
+                    (session, swept)
+                })
+                .await;
+            match swept {
+                Ok(swept) => {
+                    done += swept;
+                    if swept < chunk {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl Server {
+    /// Whole records, each with the clock when it was read, in no order.
+    pub(super) async fn records(
+        &self,
+        session: &mut Session,
+        wanted: &[IntentId],
+    ) -> Result<Vec<(Record, StoreTime)>, Failed> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let brought = session.run(RECORD.fill(&[("ids", &ids(wanted)), ("clock", &self.clock)])).await?;
+        let rows = brought.iter().flat_map(|brought| &brought.rows);
+        let records = rows.map(|row| Ok((row::full_record(row)?, row::now(row)?)));
+        Ok(records.collect::<Result<_, Trouble>>()?)
+    }
+
+    async fn sweep_chunk(&self, session: &mut Session, limit: usize) -> Result<usize, Failed> {
+        let limit = limit.to_string();
+        let candidates = session.run(EXPIRED.fill(&[("clock", &self.clock), ("limit", &limit)])).await?;
+        let candidates = read_ids(candidates.first().map(|brought| brought.rows.as_slice()))?;
+        if candidates.is_empty() {
+            return Ok(0);
+        }
+        let lock = LOCK_EXPIRED.fill(&[("ids", &ids(&candidates)), ("clock", &self.clock)]);
+        let locked = session.run(lock).await?;
+        let locked = read_ids(locked.last().map(|brought| brought.rows.as_slice()))?;
+        if locked.is_empty() {
+            session.roll_back().await;
+            return Ok(0);
+        }
+        session.run(format!("DELETE FROM semel_intent WHERE id IN ({}); COMMIT", ids(&locked))).await?;
+        Ok(locked.len())
+    }
+
+    /// The number of an operation that has been claimed before.
+    pub(super) async fn find_operation(&self, session: &mut Session, name: &str) -> Result<Option<i64>, Failed> {
+        let name = literal::text(name);
+        let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
+        let brought = session.run(sql).await?;
+        let row = brought.first().and_then(|brought| brought.rows.first());
+        Ok(row.map(|row| row.try_get(0)).transpose().map_err(Trouble::from)?)
+    }
+}
+
+fn read_ids(rows: Option<&[sqlx::mysql::MySqlRow]>) -> Result<Vec<IntentId>, Trouble> {
+    rows.unwrap_or_default().iter().map(|row| row::id(row, 0)).collect()
+}

@@ -1,0 +1,104 @@
+//! The server as all parts of the store know it: how to reach it, its clock, its names of operations.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::error::Trouble;
+use super::literal;
+use super::row;
+use super::session::{Dial, Failed, Session};
+use crate::intent::identity::{IntentId, Operation};
+use crate::intent::policy::StoreTime;
+use crate::store::codes::MS_MAX;
+use crate::store::coalesce::Failure;
+use crate::store::{Fate, StoreError};
+
+/// The clock in ms. SYSDATE is the moment it is asked, also after a wait in the middle of a statement; NOW
+/// would be the statement's beginning. Sessions are on UTC, where no hour comes twice.
+pub(super) const CLOCK: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
+
+/// Names of operations whose numbers are kept.
+const OPERATIONS_MAX: usize = 10_000;
+
+#[derive(Debug)]
+pub(super) struct Server {
+    /// Where it is, without a password.
+    pub(super) name: String,
+    pub(super) dial: Dial,
+    /// [`CLOCK`], but for tests on a time of their own.
+    pub(super) clock: String,
+    /// Bytes a packet may have.
+    pub(super) packet_bytes: usize,
+    operations: Mutex<HashMap<Operation, i64>>,
+}
+
+impl Server {
+    pub(super) fn new(name: String, dial: Dial, clock: String, packet_bytes: usize) -> Self {
+        Self { name, dial, clock, packet_bytes, operations: Mutex::default() }
+    }
+
+    pub(super) fn explain(&self, trouble: &Trouble, fate: Fate) -> StoreError {
+        trouble.explain(&self.name, fate)
+    }
+
+    /// What a failed packet means for those who travelled in it. Its statement number `commit` is the one
+    /// that makes anything last; `None` where none does.
+    pub(super) fn failure(&self, failed: &Failed, commit: Option<usize>) -> Failure {
+        let Failed { trouble, done } = failed;
+        let fate = match commit {
+            None => Fate::NotApplied,
+            // Refused before the commit, or by it: a deadlock is rolled back whole.
+            Some(commit) => match trouble {
+                Trouble::Refused { .. } if *done < commit => Fate::NotApplied,
+                Trouble::Refused { .. } if *done == commit && trouble.is_lock() => Fate::NotApplied,
+                _ => Fate::InDoubt,
+            },
+        };
+        trouble.failure(&self.name, fate)
+    }
+
+    /// The numbers of operations, made where they are new. Names are never forgotten.
+    pub(super) async fn operation(&self, session: &mut Session, operation: &Operation) -> Result<i64, Failed> {
+        if let Some(n) = self.known(operation) {
+            return Ok(n);
+        }
+        let name = literal::text(operation.as_str());
+        let find = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
+        let add = format!(
+            "INSERT INTO semel_operation (name) VALUES ({name}) ON DUPLICATE KEY UPDATE n = n; {find}"
+        );
+        for sql in [find, add] {
+            let brought = session.run(sql).await?;
+            if let Some(row) = brought.last().and_then(|brought| brought.rows.first()) {
+                let n = sqlx::Row::try_get(row, 0).map_err(Trouble::from)?;
+                self.remember(operation, n);
+                return Ok(n);
+            }
+        }
+        Err(Trouble::Unreadable(format!("the operation {:?} is not found", operation.as_str())).into())
+    }
+
+    fn known(&self, operation: &Operation) -> Option<i64> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner).get(operation).copied()
+    }
+
+    fn remember(&self, operation: &Operation, n: i64) {
+        let mut known = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= OPERATIONS_MAX {
+            known.clear();
+        }
+        known.insert(operation.clone(), n);
+    }
+
+    pub(super) async fn now(&self, session: &mut Session) -> Result<StoreTime, Failed> {
+        let brought = session.run(format!("SELECT {}", self.clock)).await?;
+        let row = brought.first().and_then(|brought| brought.rows.first());
+        let row = row.ok_or_else(|| Trouble::Unreadable("no clock".into()))?;
+        Ok(StoreTime(row::unsigned(row, 0)?.min(MS_MAX)))
+    }
+}
+
+/// Ids as the server is told them.
+pub(super) fn ids<'a>(ids: impl IntoIterator<Item = &'a IntentId>) -> String {
+    literal::list(ids.into_iter().map(IntentId::as_bytes))
+}

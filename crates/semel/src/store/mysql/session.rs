@@ -1,0 +1,159 @@
+//! One connection: how it is set up, and how statements travel on it.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySqlConnection};
+
+use super::error::Trouble;
+
+/// Idle for longer than this, a connection is asked whether it is still one before anything depends on it:
+/// what is sent on a dead one would be in doubt for nothing.
+const TRUSTED: Duration = Duration::from_millis(250);
+
+/// How sessions are made. A hidden hook rewrites what is sent, so that tests can plant bugs.
+#[derive(Clone)]
+pub(super) struct Dial {
+    pub(super) connect: MySqlConnectOptions,
+    pub(super) connect_timeout: Duration,
+    pub(super) statement_timeout: Duration,
+    pub(super) rewrite: Option<fn(String) -> String>,
+}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The options hold a password.
+        f.debug_struct("Dial").field("connect_timeout", &self.connect_timeout).finish_non_exhaustive()
+    }
+}
+
+/// What one statement of a packet brought.
+#[derive(Default)]
+pub(super) struct Brought {
+    pub(super) rows: Vec<MySqlRow>,
+    /// Rows that matched, changed or not.
+    pub(super) matched: u64,
+}
+
+/// A packet that failed, and how many of its statements had been carried out by then.
+#[derive(Debug)]
+pub(super) struct Failed {
+    pub(super) trouble: Trouble,
+    pub(super) done: usize,
+}
+
+impl From<Trouble> for Failed {
+    fn from(trouble: Trouble) -> Self {
+        Self { trouble, done: 0 }
+    }
+}
+
+pub(super) struct Session {
+    connection: MySqlConnection,
+    dial: Dial,
+    used: Instant,
+    open: bool,
+}
+
+impl Dial {
+    /// Connects, within the bound.
+    pub(super) async fn open(&self) -> Result<Session, Trouble> {
+        let opening = async {
+            let connection = self.connect.connect().await?;
+            let mut session =
+                Session { connection, dial: self.clone(), used: Instant::now(), open: true };
+            session.set_up().await?;
+            Ok(session)
+        };
+        match tokio::time::timeout(self.connect_timeout, opening).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Trouble::Silent(self.connect_timeout.as_millis())),
+        }
+    }
+}
+
+impl Session {
+    async fn set_up(&mut self) -> Result<(), Trouble> {
+        // Sums of literals must not depend on what the server was told elsewhere: errors instead of cut
+        // values, no zero dates. READ COMMITTED: each statement sees the last commit, and no gaps are locked.
+        // One second is the least MySQL knows for a lock; nothing here waits for one on purpose.
+        let set = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+                   innodb_lock_wait_timeout = 1, autocommit = 1; \
+                   SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+        self.run(set.to_owned()).await.map(drop).map_err(|failed| failed.trouble)
+    }
+
+    /// Whether anything can still be sent.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// A connection that was idle is looked at, and replaced if it is dead.
+    pub(super) async fn ready(&mut self) -> Result<(), Trouble> {
+        if self.open && self.used.elapsed() < TRUSTED {
+            return Ok(());
+        }
+        let alive = self.open
+            && matches!(
+                tokio::time::timeout(self.dial.statement_timeout, self.connection.ping()).await,
+                Ok(Ok(()))
+            );
+        if alive {
+            self.used = Instant::now();
+            return Ok(());
+        }
+        self.open = false;
+        *self = self.dial.open().await?;
+        Ok(())
+    }
+
+    /// Sends statements in one packet and takes all they bring. An error ends the packet; whatever
+    /// transaction it had begun is still open then.
+    pub(super) async fn run(&mut self, mut sql: String) -> Result<Vec<Brought>, Failed> {
+        if let Some(rewrite) = self.dial.rewrite {
+            sql = rewrite(sql);
+        }
+        let mut all = Vec::new();
+        let mut one = Brought::default();
+        let travel = async {
+            // Without arguments: the text goes as it is, and may be several statements.
+            let mut stream = self.connection.fetch_many(AssertSqlSafe(sql));
+            while let Some(item) = stream.try_next().await? {
+                match item {
+                    Either::Right(row) => one.rows.push(row),
+                    Either::Left(done) => {
+                        one.matched = done.rows_affected();
+                        all.push(std::mem::take(&mut one));
+                    }
+                }
+            }
+            Ok::<_, sqlx::Error>(())
+        };
+        let limit = self.dial.statement_timeout;
+        let trouble = match tokio::time::timeout(limit, travel).await {
+            Ok(Ok(())) => {
+                self.used = Instant::now();
+                return Ok(all);
+            }
+            Ok(Err(error)) => Trouble::from(error),
+            Err(_) => Trouble::Silent(limit.as_millis()),
+        };
+        self.used = Instant::now();
+        self.open = !trouble.needs_new_connection();
+        Err(Failed { trouble, done: all.len() })
+    }
+
+    /// Ends a transaction without its changes. Dropping the connection would do the same.
+    pub(super) async fn roll_back(&mut self) {
+        if self.open && self.run("ROLLBACK".to_owned()).await.is_err() {
+            self.open = false;
+        }
+    }
+
+    /// Says good-bye.
+    pub(super) async fn close(self) {
+        let _ = tokio::time::timeout(self.dial.connect_timeout, self.connection.close()).await;
+    }
+}

@@ -1,0 +1,27 @@
+-- Claims, one packet for any number of them. {ids}: sorted; {count} of them; {asked}: a row for each id,
+-- numbered; {clock}: the server's clock in ms.
+--
+-- Dirty reads on purpose, for finding what is taken and nothing else: an id that somebody's open transaction
+-- has inserted counts as taken, and is not waited for. Nobody is answered from them.
+SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+START TRANSACTION;
+-- Epochs only where a row will be inserted: a replay writes nothing.
+INSERT INTO semel_fence (n)
+SELECT NULL FROM DUAL WHERE (SELECT COUNT(*) FROM semel_intent WHERE id IN ({ids})) < {count};
+SET @semel_epoch = IF(ROW_COUNT() > 0, LAST_INSERT_ID() * 1024, NULL);
+-- Two that race for one id meet at the primary key. The loser changes nothing, by an update rather than
+-- INSERT IGNORE, whose shared lock makes the waiters deadlock when the winner rolls back.
+INSERT INTO semel_intent (
+    id, state, effect, epoch, attempts, lease_until, created_at, changed_at,
+    owner, recipe, fingerprint, operation, scope, `key`
+)
+SELECT
+    a.id, 0, a.effect, @semel_epoch + a.k, 1, a.now + a.lease_ms, a.now, a.now,
+    a.owner, a.recipe, a.fingerprint, a.operation, a.scope, a.`key`
+FROM ({asked}) a
+WHERE @semel_epoch IS NOT NULL AND NOT EXISTS (SELECT 1 FROM semel_intent i WHERE i.id = a.id)
+ON DUPLICATE KEY UPDATE id = semel_intent.id;
+DELETE FROM semel_fence WHERE n = @semel_epoch DIV 1024;
+COMMIT;
+-- Committed rows again, each with the time at which it was read.
+SELECT {columns}, {clock}, CAST(@semel_epoch AS SIGNED) FROM semel_intent WHERE id IN ({ids})

@@ -1,0 +1,9 @@
+-- Takes the rows of {ids} that nobody else holds, and says which are held.
+SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+START TRANSACTION;
+-- A locking read sees the last commit, whatever the isolation.
+SELECT {columns} FROM semel_intent WHERE id IN ({ids}) ORDER BY id FOR UPDATE SKIP LOCKED;
+-- A dirty read: what is there and was not locked is held by an open transaction.
+SELECT id FROM semel_intent WHERE id IN ({ids});
+-- After the locks, so that it is not older than what they show.
+SELECT {clock}

@@ -1,0 +1,3 @@
+-- Leases of rows this transaction has locked.
+UPDATE ({renewed}) r STRAIGHT_JOIN semel_intent i ON i.id = r.id
+SET i.lease_until = r.lease_until

@@ -1,0 +1,207 @@
+//! A connection: how it is made, what is asked of the server first, and how statements travel on it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, Row, Statement};
+
+use super::error::{Trouble, refused};
+use super::options::PostgresOptions;
+use super::probe::Probe;
+use super::statement::Sql;
+use super::tls::Connector;
+
+/// How much longer than the server we wait for a statement: the server's word is better than our guess.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What sits between us and the server, once it is known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Path {
+    /// Nothing that matters: a session is ours as long as the connection lives.
+    Direct,
+    /// A pooler that hands every transaction to another session. Nothing stays: no settings, no prepared
+    /// statements.
+    Pooled,
+}
+
+/// Makes connections.
+pub(super) struct Connections {
+    pub(super) options: PostgresOptions,
+    connector: Connector,
+    /// 0 not known, 1 direct, 2 pooled.
+    path: AtomicU8,
+}
+
+impl Connections {
+    pub(super) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
+        let connector = Connector::new(&options)?;
+        Ok(Self { options, connector, path: AtomicU8::new(0) })
+    }
+
+    /// A connection to a server that takes writes, and what it said of itself.
+    pub(super) async fn session(&self) -> Result<(Session, Probe), Trouble> {
+        let (session, mut probe) = self.any_session().await?;
+        if probe.in_recovery || probe.read_only {
+            return Err(Trouble::ReadOnly);
+        }
+        if probe.synchronous_commit == "off" && session.path == Path::Direct {
+            session.client.batch_execute("SET synchronous_commit = on").await?;
+            probe.raised_synchronous_commit = true;
+        }
+        Ok((session, probe))
+    }
+
+    async fn any_session(&self) -> Result<(Session, Probe), Trouble> {
+        let patience = self.options.connect_timeout;
+        let connecting = async {
+            let session = self.connect().await?;
+            let probe = Probe::ask(&session.client).await?;
+            Ok::<_, Trouble>((session, probe))
+        };
+        let late = || {
+            Trouble::TimedOut(format!("PostgreSQL did not answer within {patience:?}; check that it runs"))
+        };
+        let (mut session, probe) = tokio::time::timeout(patience, connecting).await.map_err(|_| late())??;
+        // The settings we asked for are there, or somebody in between dropped them.
+        if !probe.settings_arrived {
+            session.path = Path::Pooled;
+            self.path.store(2, Ordering::Relaxed);
+        }
+        session.prepares = self.options.prepared.unwrap_or(session.path == Path::Direct);
+        if session.path == Path::Pooled {
+            self.check_pooled(&probe)?;
+        }
+        Ok((session, probe))
+    }
+
+    async fn connect(&self) -> Result<Session, Trouble> {
+        if self.path.load(Ordering::Relaxed) != 2 && self.options.prepared != Some(false) {
+            let mut config = self.options.config.clone();
+            config.options(self.settings());
+            match self.open(&config).await {
+                Ok(session) => return Ok(session),
+                // PgBouncer: "unsupported startup parameter: options".
+                Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                    self.path.store(2, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(self.open(&self.options.config).await?)
+    }
+
+    async fn open(&self, config: &Config) -> Result<Session, tokio_postgres::Error> {
+        let (client, task) = self.connector.connect(config).await?;
+        Ok(Session {
+            client,
+            path: Path::Direct,
+            prepares: true,
+            patience: self.options.statement_timeout + GRACE,
+            prepared: Mutex::default(),
+            task: Task(task),
+        })
+    }
+
+    /// The settings of a session of ours.
+    fn settings(&self) -> String {
+        let statement_ms = self.options.statement_timeout.as_millis();
+        let mut settings = format!(
+            // Our statements say what they mean under READ COMMITTED, whatever the database prefers.
+            "-c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off \
+             -c statement_timeout={statement_ms} -c lock_timeout={statement_ms} \
+             -c idle_in_transaction_session_timeout=60000 \
+             -c jit=off -c plan_cache_mode=force_generic_plan -c enable_seqscan=off \
+             -c semel.direct=yes"
+        );
+        if let Some(schema) = &self.options.schema {
+            settings.push_str(&format!(" -c search_path={schema}"));
+        }
+        settings
+    }
+
+    /// Behind a pooler the settings are the role's or the database's, and have to fit.
+    fn check_pooled(&self, probe: &Probe) -> Result<(), Trouble> {
+        if probe.isolation != "read committed" {
+            return Err(refused(format!(
+                "sessions behind this pooler begin transactions as {:?}, and semel cannot change that; say ALTER \
+                 ROLE … SET default_transaction_isolation = 'read committed'",
+                probe.isolation
+            )));
+        }
+        match &self.options.schema {
+            Some(schema) if probe.schema.as_deref() != Some(schema) => Err(refused(format!(
+                "behind a pooler ?schema={schema} cannot be set for a session; say ALTER ROLE … SET search_path = \
+                 {schema}, or connect to the server itself"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The task that moves a connection's bytes. It ends with the session: a statement nobody waits for any more
+/// is not worth a socket.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An open connection.
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) path: Path,
+    prepares: bool,
+    patience: Duration,
+    prepared: Mutex<HashMap<&'static str, Statement>>,
+    task: Task,
+}
+
+impl Session {
+    pub(super) fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    /// Ends the connection in order: the server hears of it.
+    pub(super) async fn close(self) {
+        let Self { client, mut task, .. } = self;
+        drop(client);
+        let _ = tokio::time::timeout(Duration::from_secs(1), &mut task.0).await;
+    }
+
+    /// Carries out one statement, in one trip, within a bound.
+    pub(super) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        let late = |_| {
+            let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
+            Trouble::TimedOut(message)
+        };
+        tokio::time::timeout(self.patience, self.send(sql, values)).await.map_err(late)?
+    }
+
+    async fn send(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        if !self.prepares {
+            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+                values.iter().copied().zip(sql.types.iter().cloned()).collect();
+            return Ok(self.client.query_typed(sql.text, &typed).await?);
+        }
+        let known = self.lock().get(sql.text).cloned();
+        let statement = match known {
+            Some(statement) => statement,
+            None => {
+                let made = self.client.prepare_typed(sql.text, sql.types).await.map_err(Trouble::Before)?;
+                self.lock().entry(sql.text).or_insert(made).clone()
+            }
+        };
+        Ok(self.client.query(&statement, values).await?)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<&'static str, Statement>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

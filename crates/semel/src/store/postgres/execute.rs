@@ -1,0 +1,391 @@
+//! Batches as PostgreSQL carries them out.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio_postgres::Row;
+
+use super::connect::{Connections, Session};
+use super::error::Trouble;
+use super::lock;
+use super::row::{self, column, time, unsigned};
+use super::statement::{CLAIM, DECIDE, FINISH, OPERATIONS, RECORD, RENEW, Sql};
+use crate::intent::identity::{Epoch, IntentId, Owner};
+use crate::intent::policy::{Effect, Retention, StoreTime};
+use crate::intent::state::{Answer, Change, Head, State, step};
+use crate::store::coalesce::{Executor, Failure};
+use crate::store::codes::{decision_text, effect_code, number, recipe_code, state_code};
+use crate::store::command::{Ask, Finishing};
+use crate::store::record::{on_claim, on_decide};
+use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Record, Renewed, Ticket};
+
+/// Names of operations that are known to be in their table.
+const OPERATIONS_MAX: usize = 10_000;
+/// Larger outcomes are fetched one by one: a batch of replays has to fit into memory.
+const OUTCOME_BYTES_MAX: i32 = 64 << 10;
+/// How often a claim finds its key held by a transaction before it is told so. Another batch holds one for a
+/// commit's length, a user's transaction as long as the user likes; about 20 ms tell them apart.
+const HELD_TRIES_MAX: u32 = 5;
+/// How long somebody who ran into a user's transaction is advised to wait, in ms.
+const HELD_LEASE_MS: u64 = 1_000;
+
+/// The statements, so that a test can plant a bug in one.
+#[derive(Clone, Copy)]
+pub(super) struct Statements {
+    pub(super) claim: &'static Sql,
+    pub(super) finish: &'static Sql,
+    pub(super) renew: &'static Sql,
+}
+
+impl Default for Statements {
+    fn default() -> Self {
+        Self { claim: &CLAIM, finish: &FINISH, renew: &RENEW }
+    }
+}
+
+pub(super) struct Batches {
+    connections: Arc<Connections>,
+    statements: Statements,
+    operations: Mutex<HashSet<String>>,
+}
+
+impl Batches {
+    pub(super) fn new(connections: Arc<Connections>, statements: Statements) -> Self {
+        Self { connections, statements, operations: Mutex::default() }
+    }
+
+    fn operations(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.operations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that all names are in their table, before the claims need them.
+    async fn name_operations(&self, session: &Session, asks: &[Ask<Claim, Claimed>]) -> Result<(), Trouble> {
+        let missing: BTreeSet<&str> = {
+            let mut known = self.operations();
+            // Whoever comes back without an answer may have been told of a name that is not there any more.
+            for ask in asks.iter().filter(|ask| ask.tries > 1) {
+                known.remove(ask.request.intent.operation().as_str());
+            }
+            let names = asks.iter().map(|ask| ask.request.intent.operation().as_str());
+            names.filter(|name| !known.contains(*name)).collect()
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = missing.into_iter().collect();
+        session.query(&OPERATIONS, &[&names]).await?;
+        let mut known = self.operations();
+        if known.len() + names.len() > OPERATIONS_MAX {
+            known.clear();
+        }
+        known.extend(names.into_iter().map(str::to_owned));
+        Ok(())
+    }
+
+    async fn claim(&self, session: &Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Trouble> {
+        let rows = {
+            let ids: Vec<IntentId> = asks.iter().map(|ask| ask.request.intent.id()).collect();
+            let first: Vec<bool> = (0..ids.len()).map(|at| at == 0 || ids[at - 1] != ids[at]).collect();
+            let column = Columns(asks);
+            session
+                .query(
+                    self.statements.claim,
+                    &[
+                        &ids.iter().map(|id| &id.as_bytes()[..]).collect::<Vec<_>>(),
+                        &ids.iter().map(lock::key).collect::<Vec<_>>(),
+                        &column.of(|claim| &claim.owner.as_bytes()[..]),
+                        &column.of(|claim| &claim.fingerprint.digest()[..]),
+                        &column.of(|claim| recipe_code(&claim.fingerprint)),
+                        &column.of(|claim| small(effect_code(claim.effect))),
+                        &column.of(|claim| number(claim.lease_ms)),
+                        &column.of(|claim| claim.intent.scope().as_str()),
+                        &column.of(|claim| claim.intent.operation().as_str()),
+                        &column.of(|claim| claim.intent.key().as_str()),
+                        &first,
+                        &OUTCOME_BYTES_MAX,
+                    ],
+                )
+                .await?
+        };
+        for row in &rows {
+            self.answer_claim(session, asks, row).await?;
+        }
+        Ok(())
+    }
+
+    async fn answer_claim(
+        &self,
+        session: &Session,
+        asks: &mut [Ask<Claim, Claimed>],
+        row: &Row,
+    ) -> Result<(), Trouble> {
+        let part: i32 = column(row, "part")?;
+        let Some(ask) = asked(asks, row)? else { return Ok(()) };
+        let claim = &ask.request;
+        ask.answer = match part {
+            0 if column(row, "flag")? => {
+                // Too large to come along. It may have changed meanwhile: decided on what is there now.
+                match session.query(&RECORD, &[&&claim.intent.id().as_bytes()[..]]).await?.first() {
+                    Some(row) => decided(claim, row)?,
+                    None => None,
+                }
+            }
+            0 => decided(claim, row)?,
+            1 => Some(Claimed::Run(Ticket {
+                id: claim.intent.id(),
+                owner: claim.owner,
+                epoch: Epoch(unsigned(row, "epoch")?),
+                attempt: column::<i32>(row, "attempts")?.unsigned_abs(),
+                lease_until: time(row, "lease_until")?,
+                other_recipe: column(row, "flag")?,
+            })),
+            _ if ask.tries >= HELD_TRIES_MAX => Some(held(claim, time(row, "now")?)),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    async fn finish(&self, session: &Session, asks: &mut [Ask<Finishing, Finished>]) -> Result<(), Trouble> {
+        let rows = {
+            let column = Columns(asks);
+            session
+                .query(
+                    self.statements.finish,
+                    &[
+                        &column.of(|finishing| &finishing.ticket.id.as_bytes()[..]),
+                        &column.of(|finishing| &finishing.ticket.owner.as_bytes()[..]),
+                        &column.of(|finishing| number(finishing.ticket.epoch.0)),
+                        &column.of(|finishing| small(state_code(State::from(finishing.verdict)))),
+                        &column.of(|finishing| match finishing.retention {
+                            Retention::Ms(ms) => Some(number(ms)),
+                            Retention::Forever => None,
+                        }),
+                        &column.of(|finishing| finishing.outcome.as_deref()),
+                    ],
+                )
+                .await?
+        };
+        let mut answers: Vec<Option<i32>> = vec![None; asks.len()];
+        for row in &rows {
+            let at = place(asks, column(row, "id")?, |finishing| &finishing.ticket.id);
+            let answer: i32 = column(row, "answer")?;
+            if let Some(known) = at.and_then(|at| answers.get_mut(at)) {
+                *known = Some(known.map_or(answer, |known| known.min(answer)));
+            }
+        }
+        for (ask, answer) in asks.iter_mut().zip(answers) {
+            ask.answer = match answer {
+                Some(0) => Some(Finished::Recorded),
+                Some(1) => Some(Finished::Already),
+                Some(3) => None,
+                _ => Some(Finished::Stale),
+            };
+        }
+        Ok(())
+    }
+
+    async fn renew(
+        &self,
+        session: &Session,
+        asks: &mut [Ask<(Ticket, u64), Renewed>],
+    ) -> Result<(), Trouble> {
+        let rows = {
+            let column = Columns(asks);
+            session
+                .query(
+                    self.statements.renew,
+                    &[
+                        &column.of(|(ticket, _)| &ticket.id.as_bytes()[..]),
+                        &column.of(|(ticket, _)| &ticket.owner.as_bytes()[..]),
+                        &column.of(|(ticket, _)| number(ticket.epoch.0)),
+                        &column.of(|(_, lease_ms)| number(*lease_ms)),
+                    ],
+                )
+                .await?
+        };
+        for ask in &mut *asks {
+            ask.answer = Some(Renewed::Stale);
+        }
+        for row in &rows {
+            let at = place(asks, column(row, "id")?, |(ticket, _)| &ticket.id);
+            let Some(ask) = at.and_then(|at| asks.get_mut(at)) else { continue };
+            ask.answer = match column(row, "again")? {
+                true => None,
+                false => Some(Renewed::Until(time(row, "lease_until")?)),
+            };
+        }
+        Ok(())
+    }
+
+    /// Reads, decides by the code all stores share, and writes if the record is still the one that was read.
+    async fn decide(
+        &self,
+        session: &Session,
+        id: &IntentId,
+        decide: &Decide,
+    ) -> Result<Option<Decided>, Trouble> {
+        let id = &id.as_bytes()[..];
+        let rows = session.query(&RECORD, &[&id]).await?;
+        let Some(row) = rows.first() else { return Ok(Some(Decided::Stale)) };
+        let now = time(row, "now")?;
+        let mut record = row::full_record(row)?;
+        let read = record.head;
+        // The epoch it gets is the server's to give.
+        let step = on_decide(step, &mut record, decide, Epoch(0), now);
+        let Change::Put(head) = step.change else {
+            return Ok(Some(match step.answer {
+                Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
+                _ => Decided::Stale,
+            }));
+        };
+        let outcome = record.outcome.as_ref().map(|outcome| outcome.encode().to_vec());
+        let rows = session
+            .query(
+                &DECIDE,
+                &[
+                    &id,
+                    &number(read.epoch.0),
+                    &small(state_code(read.state)),
+                    &number(read.lease_until.0),
+                    &small(state_code(head.state)),
+                    &&head.owner.as_bytes()[..],
+                    &number(record.changed_at.0),
+                    &head.expires_at.map(|at| number(at.0)),
+                    &record.decision.as_ref().map(decision_text),
+                    &outcome,
+                ],
+            )
+            .await?;
+        let answer: i32 = rows.first().map_or(Ok(0), |row| column(row, "answer"))?;
+        Ok((answer == 1).then_some(Decided::Recorded))
+    }
+}
+
+impl Executor for Batches {
+    type Lane = Session;
+
+    const CLAIMS_MAY_REPEAT: bool = true;
+
+    async fn connect(&self) -> Result<Session, Failure> {
+        match self.connections.session().await {
+            Ok((session, _)) => Ok(session),
+            Err(trouble) => Err(trouble.failure_with(Fate::NotApplied)),
+        }
+    }
+
+    fn is_open(&self, lane: &Session) -> bool {
+        lane.is_open()
+    }
+
+    async fn claims(&self, lane: &mut Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Failure> {
+        let named = self.name_operations(lane, asks).await;
+        named.map_err(|trouble| trouble.failure_with(Fate::NotApplied))?;
+        self.claim(lane, asks).await.map_err(|trouble| trouble.failure())
+    }
+
+    async fn finishes(
+        &self,
+        lane: &mut Session,
+        asks: &mut [Ask<Finishing, Finished>],
+    ) -> Result<(), Failure> {
+        self.finish(lane, asks).await.map_err(|trouble| trouble.failure())
+    }
+
+    async fn renews(
+        &self,
+        lane: &mut Session,
+        asks: &mut [Ask<(Ticket, u64), Renewed>],
+    ) -> Result<(), Failure> {
+        self.renew(lane, asks).await.map_err(|trouble| trouble.failure())
+    }
+
+    async fn decides(
+        &self,
+        lane: &mut Session,
+        asks: &mut [Ask<(IntentId, Decide), Decided>],
+    ) -> Result<(), Failure> {
+        for ask in asks {
+            let (id, decide) = &ask.request;
+            ask.answer = self.decide(lane, id, decide).await.map_err(|trouble| trouble.failure())?;
+        }
+        Ok(())
+    }
+}
+
+/// Requests turned into columns.
+struct Columns<'a, Q, A>(&'a [Ask<Q, A>]);
+
+impl<'a, Q, A> Columns<'a, Q, A> {
+    fn of<T>(&self, value: impl Fn(&'a Q) -> T) -> Vec<T> {
+        self.0.iter().map(|ask| value(&ask.request)).collect()
+    }
+}
+
+/// Codes of states and effects are small.
+fn small(code: i64) -> i16 {
+    i16::try_from(code).unwrap_or(i16::MAX)
+}
+
+/// Where the id is in a batch, which is sorted: the first of it.
+fn place<Q, A>(asks: &[Ask<Q, A>], id: &[u8], of: impl Fn(&Q) -> &IntentId) -> Option<usize> {
+    let at = asks.partition_point(|ask| &of(&ask.request).as_bytes()[..] < id);
+    (asks.get(at).is_some_and(|ask| of(&ask.request).as_bytes() == id)).then_some(at)
+}
+
+/// Which claim a row is about: by its number, or by the id of the first one.
+fn asked<'a>(
+    asks: &'a mut [Ask<Claim, Claimed>],
+    row: &Row,
+) -> Result<Option<&'a mut Ask<Claim, Claimed>>, Trouble> {
+    let n: Option<i64> = column(row, "n")?;
+    let at = match n {
+        Some(n) => usize::try_from(n - 1).ok(),
+        None => {
+            let id: &[u8] = column(row, "id")?;
+            let at = asks.partition_point(|ask| &ask.request.intent.id().as_bytes()[..] < id);
+            asks.get(at).is_some_and(|ask| ask.request.intent.id().as_bytes() == id).then_some(at)
+        }
+    };
+    Ok(at.and_then(|at| asks.get_mut(at)))
+}
+
+/// What a claim is told that ran into this row. `None` when it may be taken over after all: asked again.
+fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, Trouble> {
+    let now = time(row, "now")?;
+    let record = row::record(row, claim.intent.clone())?;
+    let (step, change) = on_claim(step, Some(&record), claim, Epoch(0), now);
+    if change.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(match step.answer {
+        Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+        Answer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
+        Answer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
+        Answer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
+        _ => Claimed::Mismatch,
+    }))
+}
+
+/// What a claim is told whose key a user's transaction holds. That transaction's record cannot be seen before
+/// it commits; this much is known of it.
+fn held(claim: &Claim, now: StoreTime) -> Claimed {
+    let head = Head {
+        state: State::InProgress,
+        effect: Effect::Atomic,
+        fingerprint: claim.fingerprint,
+        owner: Owner::NOBODY,
+        epoch: Epoch(0),
+        lease_until: now.plus_ms(HELD_LEASE_MS),
+        expires_at: None,
+    };
+    let record = Record {
+        intent: claim.intent.clone(),
+        head,
+        attempts: 1,
+        created_at: now,
+        changed_at: now,
+        outcome: None,
+        decision: None,
+    };
+    Claimed::InFlight(record.existing(now, false))
+}

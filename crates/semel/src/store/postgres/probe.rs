@@ -1,0 +1,133 @@
+//! What is asked of a server before it is believed.
+
+use tokio_postgres::Client;
+
+use super::connect::Path;
+use super::error::Trouble;
+use super::schema::one;
+
+/// The oldest server our statements are for: `gen_random_uuid` and ranges of `ctid`.
+const VERSION_MIN: u32 = 130_000;
+
+const ASK: &str = "SELECT current_setting('semel.direct', true), pg_is_in_recovery(), \
+    current_setting('transaction_read_only'), current_setting('synchronous_commit'), \
+    current_setting('fsync'), current_setting('full_page_writes'), \
+    current_setting('default_transaction_isolation'), current_schema(), \
+    current_setting('server_version_num'), current_setting('server_version')";
+
+/// A server's answers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Probe {
+    pub(super) settings_arrived: bool,
+    pub(super) in_recovery: bool,
+    pub(super) read_only: bool,
+    pub(super) synchronous_commit: String,
+    pub(super) raised_synchronous_commit: bool,
+    pub(super) isolation: String,
+    pub(super) schema: Option<String>,
+    fsync: bool,
+    full_page_writes: bool,
+    version_number: u32,
+    version: String,
+}
+
+impl Probe {
+    pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
+        let row = one(client, ASK).await?;
+        let text = |column: usize| row.get(column).cloned().flatten();
+        let is = |column: usize, value: &str| text(column).as_deref() == Some(value);
+        Ok(Self {
+            settings_arrived: is(0, "yes"),
+            in_recovery: is(1, "t"),
+            read_only: is(2, "on"),
+            synchronous_commit: text(3).unwrap_or_default(),
+            raised_synchronous_commit: false,
+            fsync: is(4, "on"),
+            full_page_writes: is(5, "on"),
+            isolation: text(6).unwrap_or_default(),
+            schema: text(7),
+            version_number: text(8).and_then(|text| text.parse().ok()).unwrap_or(0),
+            version: text(9).unwrap_or_default(),
+        })
+    }
+
+    pub(super) fn settings(&self, path: Path) -> Settings {
+        let mut warnings = Vec::new();
+        if !self.fsync {
+            warnings.push(
+                "fsync is off: a crash of the server's machine may lose or damage records; turn it on".into(),
+            );
+        }
+        if !self.full_page_writes {
+            warnings.push(
+                "full_page_writes is off: a crash of the server's machine may damage records unless its disk \
+                 writes whole pages; turn it on"
+                    .into(),
+            );
+        }
+        let asynchronous = self.synchronous_commit == "off" && !self.raised_synchronous_commit;
+        if self.raised_synchronous_commit {
+            warnings.push("synchronous_commit is off; semel sets it to on for its own connections".into());
+        } else if asynchronous {
+            warnings.push(
+                "synchronous_commit is off and cannot be set behind a pooler: a crash of the server may lose \
+                 what was acknowledged; say ALTER ROLE … SET synchronous_commit = on"
+                    .into(),
+            );
+        }
+        if self.version_number < VERSION_MIN {
+            warnings.push(format!("PostgreSQL {} is older than 13, which semel is made for", self.version));
+        }
+        Settings {
+            version: self.version.clone(),
+            durable: self.fsync && !asynchronous,
+            pooled: path == Path::Pooled,
+            synchronous_commit: self.synchronous_commit.clone(),
+            warnings,
+        }
+    }
+}
+
+/// What the server said of itself when the store was opened.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The server's version.
+    pub version: String,
+    /// Whether what it acknowledges survives a crash of its machine.
+    pub durable: bool,
+    /// Whether a pooler sits in between that hands every transaction to another session.
+    pub pooled: bool,
+    /// `synchronous_commit` as the server had it.
+    pub synchronous_commit: String,
+    /// What an operator should know, a sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Which tables these are, on which server: what a cache or a cursor over them has to remember.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lineage {
+    /// Made with the tables, at random.
+    pub store: String,
+    /// The cluster's `system_identifier`; `None` where this user may not ask.
+    pub system: Option<String>,
+    /// The timeline: one higher after each promotion of a standby. `None` where this user may not ask.
+    pub timeline: Option<u32>,
+}
+
+impl Lineage {
+    pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
+        let store = one(client, "SELECT store FROM semel_meta").await?;
+        let text = |row: &[Option<String>]| row.first().cloned().flatten();
+        let system =
+            one(client, "SELECT system_identifier FROM pg_control_system()").await.unwrap_or_default();
+        // Not the last checkpoint's: right after a promotion that is still the old one.
+        let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
+        let timeline = one(client, timeline).await.unwrap_or_default();
+        Ok(Self {
+            store: text(&store).unwrap_or_default(),
+            system: text(&system),
+            timeline: text(&timeline).and_then(|hex| u32::from_str_radix(&hex, 16).ok()),
+        })
+    }
+}

@@ -1,0 +1,134 @@
+-- Claims, many at once. One statement, one snapshot, one commit.
+--
+-- Read first: what is there and may not be taken over is answered from the row, and nothing is written for
+-- it. Only the rest is inserted or taken over. An id that comes back in none of the sets lost a race after
+-- the snapshot was taken; it is asked again, and then the row is there.
+--
+--   $1 ids, sorted   $2 their lock keys   $3 owners   $4 fingerprints   $5 recipes   $6 effects
+--   $7 leases in ms   $8 scopes   $9 operations   $10 keys   $11 whether it is the first of its id
+--   $12 largest outcome that is sent along, in bytes
+--
+-- LATERAL … OFFSET 0: each id is looked up by its index, whatever the planner believes of the table's size.
+WITH clock AS MATERIALIZED (
+    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+),
+asked AS MATERIALIZED (
+    SELECT *
+    FROM unnest(
+        $1::bytea[], $2::bigint[], $3::bytea[], $4::bytea[], $5::bigint[], $6::smallint[],
+        $7::bigint[], $8::text[], $9::text[], $10::text[], $11::boolean[]
+    ) WITH ORDINALITY AS asked (
+        id, lock, owner, fingerprint, recipe, effect, lease_ms, scope, operation, key, first, n
+    )
+),
+looked AS MATERIALIZED (
+    SELECT
+        asked.n, clock.now, asked.id, asked.first, asked.lock,
+        i.state, i.effect, i.epoch, i.attempts, i.lease_until, i.created_at, i.changed_at, i.expires_at,
+        i.owner, i.recipe, i.fingerprint, i.decision, i.outcome,
+        CASE
+            WHEN i.id IS NULL THEN 1
+            -- Expired is absent.
+            WHEN i.state >= 2 AND i.expires_at <= clock.now THEN 2
+            -- Mismatch comes first.
+            WHEN i.recipe = asked.recipe AND i.fingerprint <> asked.fingerprint THEN 0
+            -- Lapsed: both attempts have to be protected.
+            WHEN i.state = 0 AND i.lease_until <= clock.now AND i.effect > 0 AND asked.effect > 0 THEN 3
+            -- Failed: a protected attempt speaks for itself alone, unless somebody decided.
+            WHEN i.state = 4 AND (
+                i.effect = 0 OR asked.effect > 0 OR i.owner = '\x00000000000000000000000000000000'
+            ) THEN 3
+            ELSE 0
+        END AS way
+    FROM asked
+    CROSS JOIN clock
+    LEFT JOIN LATERAL (SELECT * FROM semel_intent WHERE semel_intent.id = asked.id OFFSET 0) i ON true
+),
+-- A key that somebody's open transaction holds is not waited for.
+wanted AS MATERIALIZED (
+    SELECT looked.n, looked.way, pg_try_advisory_xact_lock(looked.lock) AS got
+    FROM looked
+    WHERE looked.way > 0 AND looked.first
+),
+fresh AS (
+    INSERT INTO semel_intent (
+        seq, epoch, lease_until, created_at, changed_at, recipe, operation, attempts, state, effect,
+        id, owner, fingerprint, scope, key
+    )
+    SELECT
+        new.epoch, new.epoch, clock.now + asked.lease_ms, clock.now, clock.now, asked.recipe, operation.n, 1, 0,
+        asked.effect, asked.id, asked.owner, asked.fingerprint, asked.scope, asked.key
+    FROM asked
+    CROSS JOIN clock
+    CROSS JOIN LATERAL (
+        SELECT n FROM semel_operation WHERE semel_operation.name = asked.operation OFFSET 0
+    ) operation
+    CROSS JOIN LATERAL (SELECT nextval('semel_epoch') AS epoch WHERE asked.n > 0 OFFSET 0) new
+    WHERE asked.n IN (SELECT wanted.n FROM wanted WHERE wanted.way = 1 AND wanted.got)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, epoch, lease_until
+),
+-- Locked by somebody who took no lock of ours: not waited for either.
+free AS MATERIALIZED (
+    SELECT looked.n, row.at
+    FROM looked
+    CROSS JOIN LATERAL (
+        SELECT semel_intent.ctid AS at
+        FROM semel_intent
+        WHERE semel_intent.id = looked.id AND semel_intent.epoch = looked.epoch
+          AND semel_intent.state = looked.state AND semel_intent.lease_until = looked.lease_until
+        OFFSET 0
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) row
+    WHERE looked.n IN (SELECT wanted.n FROM wanted WHERE wanted.way > 1 AND wanted.got)
+),
+taken AS (
+    UPDATE semel_intent
+    SET
+        seq = CASE WHEN looked.way = 2 THEN new.epoch ELSE semel_intent.seq END,
+        epoch = new.epoch,
+        lease_until = clock.now + asked.lease_ms,
+        created_at = CASE WHEN looked.way = 2 THEN clock.now ELSE semel_intent.created_at END,
+        changed_at = clock.now,
+        expires_at = NULL,
+        recipe = asked.recipe,
+        attempts = CASE WHEN looked.way = 2 THEN 1 ELSE semel_intent.attempts + 1 END,
+        state = 0,
+        effect = asked.effect,
+        owner = asked.owner,
+        fingerprint = asked.fingerprint,
+        decision = CASE WHEN looked.way = 2 THEN NULL ELSE semel_intent.decision END,
+        outcome = NULL
+    FROM free
+    JOIN looked ON looked.n = free.n
+    JOIN asked ON asked.n = free.n
+    CROSS JOIN clock
+    CROSS JOIN LATERAL (
+        SELECT greatest(nextval('semel_epoch'), looked.epoch + 1) AS epoch WHERE free.n > 0 OFFSET 0
+    ) new
+    WHERE semel_intent.ctid = free.at
+    RETURNING
+        free.n, semel_intent.epoch, semel_intent.attempts, semel_intent.lease_until,
+        looked.way = 3 AND looked.recipe <> asked.recipe AS other_recipe
+)
+SELECT
+    0 AS part, n, NULL::bytea AS id, now, state, effect, epoch, attempts, lease_until, created_at, changed_at,
+    expires_at, owner, recipe, fingerprint, decision,
+    CASE WHEN octet_length(outcome) <= $12::integer THEN outcome END AS outcome,
+    coalesce(octet_length(outcome) > $12::integer, false) AS flag
+FROM looked
+WHERE way = 0
+UNION ALL
+SELECT
+    1, NULL, id, NULL, NULL, NULL, epoch, 1, lease_until, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+FROM fresh
+UNION ALL
+SELECT
+    1, n, NULL, NULL, NULL, NULL, epoch, attempts, lease_until, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+    other_recipe
+FROM taken
+UNION ALL
+SELECT
+    2, n, NULL, now, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
+FROM looked
+WHERE n IN (SELECT wanted.n FROM wanted WHERE NOT wanted.got)

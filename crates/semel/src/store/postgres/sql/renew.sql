@@ -1,0 +1,47 @@
+-- Leases, many at once.
+--   $1 ids, sorted   $2 owners   $3 epochs   $4 leases in ms
+--
+-- Answers: the end of the lease; NULL with again = false is a lost claim, with again = true somebody's
+-- transaction holds the row. A lapsed lease is not brought back to life.
+WITH clock AS MATERIALIZED (
+    SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
+),
+asked AS MATERIALIZED (
+    SELECT *
+    FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::bigint[])
+        WITH ORDINALITY AS asked (id, owner, epoch, lease_ms, n)
+),
+locked AS MATERIALIZED (
+    SELECT asked.n, row.at
+    FROM asked
+    CROSS JOIN clock
+    CROSS JOIN LATERAL (
+        SELECT ctid AS at
+        FROM semel_intent
+        WHERE semel_intent.id = asked.id AND semel_intent.owner = asked.owner
+          AND semel_intent.epoch = asked.epoch AND semel_intent.state = 0
+          AND semel_intent.lease_until > clock.now
+        OFFSET 0
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) row
+),
+done AS (
+    UPDATE semel_intent
+    SET lease_until = clock.now + asked.lease_ms
+    FROM locked
+    JOIN asked ON asked.n = locked.n
+    CROSS JOIN clock
+    WHERE semel_intent.ctid = locked.at
+    RETURNING semel_intent.id, semel_intent.lease_until
+)
+SELECT id, lease_until, false AS again FROM done
+UNION ALL
+SELECT asked.id, NULL, true
+FROM asked
+WHERE asked.n NOT IN (SELECT n FROM locked)
+  AND EXISTS (
+      SELECT FROM semel_intent, clock
+      WHERE semel_intent.id = asked.id AND semel_intent.owner = asked.owner
+        AND semel_intent.epoch = asked.epoch AND semel_intent.state = 0
+        AND semel_intent.lease_until > clock.now
+  )

@@ -1,0 +1,120 @@
+//! What Redis' errors mean here, and what is known of the request that got one.
+
+use redis::{RedisError, ServerErrorKind, Value};
+
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// A request that failed.
+pub(super) enum Failed {
+    /// Nothing was sent: there was no connection.
+    NotSent(RedisError),
+    /// It was sent, or may have been.
+    Sent(RedisError),
+    /// We said so ourselves.
+    Ours(StoreError),
+}
+
+impl Failed {
+    pub(super) fn is_no_script(&self) -> bool {
+        let Self::Sent(error) = self else { return false };
+        error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
+    }
+
+    /// The connection cannot be trusted any more, or leads to the wrong server since a failover.
+    pub(super) fn spoils_connection(&self) -> bool {
+        match self {
+            Self::Sent(error) => {
+                error.is_io_error()
+                    || error.is_timeout()
+                    || error.is_unrecoverable_error()
+                    || error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
+            }
+            Self::NotSent(_) | Self::Ours(_) => false,
+        }
+    }
+
+    pub(super) fn explain(self) -> StoreError {
+        let (error, sent) = match self {
+            Self::NotSent(error) => (error, false),
+            Self::Sent(error) => (error, true),
+            Self::Ours(error) => return error,
+        };
+        let (kind, fate, message) = judge(&error, sent);
+        StoreError::new(kind, fate, message).with_source(error)
+    }
+}
+
+fn judge(error: &RedisError, sent: bool) -> (ErrorKind, Fate, &'static str) {
+    use ServerErrorKind as Server;
+    use redis::ErrorKind as Of;
+    let no = Fate::NotApplied;
+    match error.kind() {
+        Of::Server(Server::BusyLoading) => {
+            (ErrorKind::Unavailable, no, "Redis is reading its data after a start; retry")
+        }
+        Of::Server(Server::ReadOnly | Server::MasterDown) => {
+            (ErrorKind::Unavailable, no, "this Redis is a replica (a failover?); retry")
+        }
+        Of::Server(Server::ClusterDown | Server::TryAgain) => {
+            (ErrorKind::Unavailable, no, "the Redis Cluster is moving slots or has lost some; retry")
+        }
+        Of::Server(Server::Moved | Server::Ask | Server::CrossSlot) => {
+            (ErrorKind::Misconfigured, no, "this Redis is a cluster; write redis+cluster://HOST,HOST")
+        }
+        Of::Server(Server::NoPerm) | Of::AuthenticationFailed => {
+            (ErrorKind::Misconfigured, no, "Redis does not let this user; check name, password and ACL")
+        }
+        Of::Server(_) | Of::Extension => judge_code(error),
+        Of::InvalidClientConfig | Of::RESP3NotSupported => {
+            (ErrorKind::Misconfigured, no, "the URL of Redis cannot be used")
+        }
+        Of::ClusterConnectionNotFound => {
+            (ErrorKind::Unavailable, no, "no node of the Redis Cluster can be reached; retry")
+        }
+        _ if !sent => (ErrorKind::Unavailable, no, "Redis cannot be reached; is it running?"),
+        _ if error.is_timeout() => {
+            (ErrorKind::Unavailable, Fate::InDoubt, "Redis did not answer in time; retry")
+        }
+        _ => (ErrorKind::Unavailable, Fate::InDoubt, "the connection to Redis broke; retry"),
+    }
+}
+
+/// Codes the driver has no name for. Older servers put the code of a script's error into its text.
+fn judge_code(error: &RedisError) -> (ErrorKind, Fate, &'static str) {
+    let no = Fate::NotApplied;
+    let text = error.to_string();
+    let says = |code: &str| {
+        error.code() == Some(code) || text.split(|c: char| !c.is_ascii_uppercase()).any(|word| word == code)
+    };
+    // A script is refused at its first write or not at all, so that it never stops half way.
+    if says("OOM") {
+        let message = "Redis is full (maxmemory); give it more, or let outcomes expire sooner";
+        return (ErrorKind::Full, no, message);
+    }
+    if says("MISCONF") || says("NOREPLICAS") {
+        return (ErrorKind::Unavailable, no, "Redis takes no writes (disk or replicas); see its log");
+    }
+    if says("READONLY") || says("LOADING") || says("MASTERDOWN") || says("CLUSTERDOWN") || says("BUSY") {
+        return (ErrorKind::Unavailable, no, "Redis takes no writes now; retry");
+    }
+    if says("NOAUTH") || says("WRONGPASS") || says("NOPERM") {
+        return (ErrorKind::Misconfigured, no, "Redis does not let this user; check name, password and ACL");
+    }
+    (ErrorKind::Corrupt, Fate::InDoubt, "Redis could not carry out a script; is the key somebody else's?")
+}
+
+/// An answer no script of ours gives.
+pub(super) fn unexpected(value: &Value) -> StoreError {
+    let message = format!("Redis answered {value:?}, which no script of semel says");
+    StoreError::new(ErrorKind::Corrupt, Fate::InDoubt, message)
+}
+
+/// A bucket has no marker.
+pub(super) fn lost(marker: &[u8]) -> StoreError {
+    let marker = String::from_utf8_lossy(marker);
+    let message = format!(
+        "Redis has lost what it knew (flushed, or started empty): the marker {marker} is gone, and what ran before \
+         could run again; look, then decide with `semel redis accept-loss`"
+    );
+    StoreError::new(ErrorKind::Lost, Fate::NotApplied, message)
+}

@@ -1,0 +1,313 @@
+//! Keys and bytes: what `lua/begin.lua` describes, from this side.
+
+use bytes::Bytes;
+
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Epoch, Intent, IntentId, Operation, Owner};
+use crate::intent::key::Key;
+use crate::intent::outcome::Outcome;
+use crate::intent::policy::StoreTime;
+use crate::intent::scope::Scope;
+use crate::intent::state::{Head, Ruling, State};
+use crate::store::codes::{effect_of, state_code, state_of};
+use crate::store::{Decide, Decision, ErrorKind, Fate, Record, StoreError};
+
+/// Keys are spread over this many hash tags, and with them over a cluster's slots, whoever they belong to.
+pub(super) const BUCKETS: u16 = 1_024;
+/// Bytes of an intent's digest in its key. The rest of its identity is in the record, and compared.
+pub(super) const ID_BYTES: usize = 16;
+/// Times are six bytes: until the year 10889.
+pub(super) const TIME_MAX: u64 = (1 << 48) - 1;
+const HEAD_BYTES: usize = 84;
+const DECIDED: u8 = 64;
+
+/// The keys of one intent; all in one slot.
+pub(super) struct Keys {
+    pub(super) marker: Vec<u8>,
+    pub(super) record: Vec<u8>,
+    pub(super) open: Vec<u8>,
+    pub(super) member: [u8; ID_BYTES],
+    pub(super) bucket: u16,
+}
+
+pub(super) fn bucket_of(id: &IntentId) -> u16 {
+    let bytes = id.as_bytes();
+    u16::from_be_bytes([bytes[0], bytes[1]]) >> 6
+}
+
+/// An epoch as the scripts know it, and the bucket: two buckets of a cluster may give the same microsecond away, and
+/// no epoch comes twice in a store. Below 2^63 until the year 2255.
+pub(super) fn epoch(us: u64, bucket: u16) -> Epoch {
+    Epoch(us << 10 | u64::from(bucket))
+}
+
+/// The way back; 0, which no record has, where the epoch is of another bucket.
+pub(super) fn epoch_us(epoch: Epoch, bucket: u16) -> u64 {
+    if epoch.0 & 0x3ff == u64::from(bucket) { epoch.0 >> 10 } else { 0 }
+}
+
+pub(super) fn marker_key(prefix: &str, bucket: u16) -> Vec<u8> {
+    const DIGITS: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    let mut key = Vec::with_capacity(prefix.len() + 4 + ID_BYTES);
+    key.extend_from_slice(prefix.as_bytes());
+    key.push(b'{');
+    key.push(DIGITS[usize::from(bucket >> 5) % 32]);
+    key.push(DIGITS[usize::from(bucket % 32)]);
+    key.push(b'}');
+    key
+}
+
+pub(super) fn open_key(prefix: &str, bucket: u16) -> Vec<u8> {
+    let mut key = marker_key(prefix, bucket);
+    key.push(b'o');
+    key
+}
+
+pub(super) fn record_key(prefix: &str, bucket: u16, member: &[u8]) -> Vec<u8> {
+    let mut key = marker_key(prefix, bucket);
+    key.extend_from_slice(member);
+    key
+}
+
+impl Keys {
+    pub(super) fn of(prefix: &str, id: &IntentId) -> Self {
+        let bucket = bucket_of(id);
+        let mut member = [0; ID_BYTES];
+        // The first byte is in the tag already.
+        member.copy_from_slice(&id.as_bytes()[1..=ID_BYTES]);
+        Self {
+            marker: marker_key(prefix, bucket),
+            record: record_key(prefix, bucket, &member),
+            open: open_key(prefix, bucket),
+            member,
+            bucket,
+        }
+    }
+
+    pub(super) fn all(&self) -> [&[u8]; 3] {
+        [&self.marker, &self.record, &self.open]
+    }
+}
+
+/// Lengths of operation, key and scope, then the three. A key that is a UUID as most write it takes 16 bytes;
+/// its length is told as 0, which no key has.
+pub(super) fn identity(intent: &Intent) -> Vec<u8> {
+    let (scope, operation, key) =
+        (intent.scope().as_str(), intent.operation().as_str(), intent.key().as_str());
+    let uuid = uuid::Uuid::try_parse(key)
+        .ok()
+        .filter(|uuid| uuid.hyphenated().encode_lower(&mut [0; uuid::fmt::Hyphenated::LENGTH]) == key);
+    let key_bytes = uuid.as_ref().map_or(key.as_bytes(), |uuid| uuid.as_bytes().as_slice());
+    let mut out = Vec::with_capacity(4 + operation.len() + key_bytes.len() + scope.len());
+    // Operation and key are bounded by their types to 200 and 255 bytes, a scope to far less than 65,536.
+    out.push(operation.len() as u8);
+    out.push(if uuid.is_some() { 0 } else { key.len() as u8 });
+    out.extend_from_slice(&(scope.len() as u16).to_be_bytes());
+    // The script adds up the lengths: the UUID's sixteen are counted with the scope's.
+    if uuid.is_some() {
+        let len = (scope.len() + 16) as u16;
+        out[2..4].copy_from_slice(&len.to_be_bytes());
+    }
+    out.extend_from_slice(operation.as_bytes());
+    out.extend_from_slice(key_bytes);
+    out.extend_from_slice(scope.as_bytes());
+    out
+}
+
+pub(super) fn fingerprint(print: &Fingerprint) -> [u8; 40] {
+    let mut out = [0; 40];
+    out[..32].copy_from_slice(print.digest());
+    out[32..].copy_from_slice(&print.recipe().as_u64().to_be_bytes());
+    out
+}
+
+/// What is written down about a decision, but for its time, which the script adds.
+pub(super) fn note(decide: &Decide) -> Vec<u8> {
+    let Decision { by, why, .. } = Decision::new(decide, StoreTime(0));
+    let mut out = vec![
+        match decide.ruling {
+            Ruling::Applied(_) => 0,
+            Ruling::NotApplied => 1,
+            Ruling::Release => 2,
+        },
+        by.len() as u8,
+    ];
+    out.extend_from_slice(by.as_bytes());
+    out.extend_from_slice(why.as_bytes());
+    out
+}
+
+/// The number `decide.lua` knows a ruling by.
+pub(super) fn ruling_code(ruling: Ruling) -> i64 {
+    match ruling {
+        Ruling::Applied(verdict) => state_code(State::from(verdict)),
+        Ruling::NotApplied => 8,
+        Ruling::Release => 9,
+    }
+}
+
+/// Reads a record. Whatever the bytes are, it is read or refused.
+pub(super) fn record(raw: &[u8]) -> Result<Record, StoreError> {
+    Reader(raw).record(true).map_err(unreadable)
+}
+
+/// Reads the beginning of a record: all but its outcome. `None` when the bytes end too early for that.
+pub(super) fn beginning(raw: &[u8]) -> Option<Result<Record, StoreError>> {
+    match Reader(raw).record(false) {
+        Err(Unread::Short) => None,
+        read => Some(read.map_err(unreadable)),
+    }
+}
+
+enum Unread {
+    Short,
+    Wrong(String),
+}
+
+fn unreadable(why: Unread) -> StoreError {
+    let why = match why {
+        Unread::Short => "it ends too early".to_owned(),
+        Unread::Wrong(why) => why,
+    };
+    let message = format!("a record in Redis cannot be read ({why}); who else writes there?");
+    StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
+}
+
+fn wrong(why: impl std::fmt::Display) -> Unread {
+    Unread::Wrong(why.to_string())
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Unread> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Unread::Short)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number(&mut self, len: usize) -> Result<u64, Unread> {
+        Ok(self.take(len)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    fn time(&mut self) -> Result<StoreTime, Unread> {
+        self.number(6).map(StoreTime)
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Unread> {
+        self.take(N)?.try_into().map_err(wrong)
+    }
+
+    fn text(&mut self, len: usize) -> Result<&'a str, Unread> {
+        std::str::from_utf8(self.take(len)?).map_err(wrong)
+    }
+
+    fn record(mut self, with_outcome: bool) -> Result<Record, Unread> {
+        debug_assert_eq!(HEAD_BYTES, 1 + 7 + 3 * 6 + 2 + 16 + 40);
+        let tag = self.number(1)? as u8;
+        let state = state_of(i64::from(tag & 7)).map_err(wrong)?;
+        let effect = effect_of(i64::from(tag >> 3 & 3)).map_err(wrong)?;
+        let epoch_us = self.number(7)?;
+        let (created_at, changed_at, till) = (self.time()?, self.time()?, self.time()?);
+        let attempts = self.number(2)? as u32;
+        let owner = Owner::from_bytes(self.bytes()?);
+        let digest = self.bytes()?;
+        let fingerprint = Fingerprint::from_parts(digest, self.number(8)?);
+        let intent = self.intent()?;
+        let epoch = epoch(epoch_us, bucket_of(&intent.id()));
+        let decision = if tag & DECIDED == 0 { None } else { Some(self.decision()?) };
+        let outcome = match self.0 {
+            rest if with_outcome && !rest.is_empty() => {
+                Some(Outcome::decode(Bytes::copy_from_slice(rest)).map_err(wrong)?)
+            }
+            _ => None,
+        };
+        // One place for both: what is finished has no lease, what is open no expiry.
+        let (lease_until, expires_at) = match state.is_finished() {
+            true => (changed_at, Some(till).filter(|till| till.0 > 0)),
+            false => (till, None),
+        };
+        let head = Head { state, effect, fingerprint, owner, epoch, lease_until, expires_at };
+        Ok(Record { intent, head, attempts, created_at, changed_at, outcome, decision })
+    }
+
+    fn intent(&mut self) -> Result<Intent, Unread> {
+        let (operation, key, scope) = (self.number(1)? as usize, self.number(1)? as usize, self.number(2)?);
+        let operation = Operation::new(self.text(operation)?).map_err(wrong)?;
+        let mut scope = scope as usize;
+        let key = match key {
+            0 => {
+                scope = scope.checked_sub(16).ok_or_else(|| wrong("its scope is cut"))?;
+                Key::new(uuid::Uuid::from_bytes(self.bytes()?).to_string()).map_err(wrong)?
+            }
+            len => Key::new(self.text(len)?).map_err(wrong)?,
+        };
+        let scope = Scope::from_text(self.text(scope)?).map_err(wrong)?;
+        Ok(Intent::new(scope, operation, key))
+    }
+
+    fn decision(&mut self) -> Result<Decision, Unread> {
+        let len = self.number(2)? as usize;
+        let mut note = Reader(self.take(len)?);
+        let at = note.time()?;
+        let ruling = match note.number(1)? {
+            0 => "applied",
+            1 => "not_applied",
+            2 => "released",
+            other => return Err(wrong(format_args!("there is no ruling {other}"))),
+        };
+        let by = note.number(1)? as usize;
+        let by = note.text(by)?.to_owned();
+        let why = std::str::from_utf8(note.0).map_err(wrong)?.to_owned();
+        Ok(Decision { ruling: ruling.to_owned(), by, why, at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(raw in prop::collection::vec(any::<u8>(), 0..400)) {
+            let _ = (record(&raw).is_ok(), beginning(&raw).is_some());
+        }
+
+        #[test]
+        fn an_identity_reads_back(key in "[!-~]{1,60}", tenant in "[a-zÜ/%]{1,20}", uuid: [u8; 16], is_uuid: bool) {
+            let key = if is_uuid { uuid::Uuid::from_bytes(uuid).to_string() } else { key };
+            let intent = Intent::new(
+                Scope::tenant(&tenant).unwrap(),
+                Operation::new("POST /pay").unwrap(),
+                Key::new(key.as_str()).unwrap(),
+            );
+            let bytes = identity(&intent);
+            let Ok(read) = Reader(&bytes).intent() else { panic!("{bytes:?}") };
+            prop_assert_eq!(read.id(), intent.id());
+            prop_assert_eq!(read.key().as_str(), intent.key().as_str());
+        }
+    }
+
+    #[test]
+    fn a_uuid_in_another_spelling_stays_as_it_is() {
+        let of = |key: &str| {
+            identity(&Intent::new(
+                Scope::single_tenant(),
+                Operation::new("op").unwrap(),
+                Key::new(key).unwrap(),
+            ))
+        };
+        assert_eq!(of("017f22e2-79b0-7cc3-98c4-dc0c0c07398f").len(), 4 + 2 + 16);
+        assert_eq!(of("017F22E2-79B0-7CC3-98C4-DC0C0C07398F").len(), 4 + 2 + 36);
+        assert_eq!(of("017f22e279b07cc398c4dc0c0c07398f").len(), 4 + 2 + 32);
+    }
+
+    #[test]
+    fn buckets_have_tags_of_their_own() {
+        let tags: std::collections::HashSet<_> = (0..BUCKETS).map(|bucket| marker_key("s", bucket)).collect();
+        assert_eq!(tags.len(), usize::from(BUCKETS));
+        assert_eq!(marker_key("s", 0), b"s{00}");
+        assert_eq!(marker_key("s", 1_023), b"s{vv}");
+    }
+}

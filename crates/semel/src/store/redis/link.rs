@@ -1,0 +1,241 @@
+//! Connections: shared by all callers, bounded in time and number, made anew when they break.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::ClusterClient;
+use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::error::Failed;
+use super::options::RedisOptions;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// After a connection could not be made, nobody tries again for this long.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// Times a cluster is asked again after a redirect, or while a slot is on its way.
+const REDIRECTS_MAX: u32 = 8;
+
+/// The way to the server, or to all nodes of a cluster.
+pub(super) struct Link {
+    kind: Kind,
+    timeout: Duration,
+    places: Semaphore,
+    requests_max: usize,
+}
+
+enum Kind {
+    Plain { connections: Vec<Plain>, turn: AtomicUsize },
+    Cluster(ClusterConnection),
+}
+
+/// One node; `None` is the only one.
+pub(super) type Node = Option<(String, u16)>;
+
+impl Link {
+    pub(super) async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
+        let timeout = options.timeout;
+        let kind = match options.cluster {
+            true => Kind::Cluster(cluster(options).await.map_err(|e| Failed::NotSent(e).explain())?),
+            false => {
+                let mut connections = Vec::new();
+                for _ in 0..options.connections {
+                    let node = options.nodes.first().map_or("", String::as_str);
+                    connections.push(Plain::new(node, timeout).map_err(|e| Failed::NotSent(e).explain())?);
+                }
+                Kind::Plain { connections, turn: AtomicUsize::new(0) }
+            }
+        };
+        let (requests_max, places) = (options.requests_max, Semaphore::new(options.requests_max));
+        Ok(Self { kind, timeout, places, requests_max })
+    }
+
+    pub(super) fn is_cluster(&self) -> bool {
+        matches!(self.kind, Kind::Cluster(_))
+    }
+
+    /// Sends a command about keys and waits for its answer, and for `replicas` to have what it wrote.
+    pub(super) async fn call(&self, command: Cmd, replicas: u32) -> Result<Value, Failed> {
+        let _place = match self.places.try_acquire() {
+            Ok(place) => place,
+            Err(_) => match tokio::time::timeout(self.timeout, self.places.acquire()).await {
+                Ok(Ok(place)) => place,
+                _ => return Err(Failed::Ours(busy(self.requests_max))),
+            },
+        };
+        match &self.kind {
+            Kind::Plain { connections, turn } => {
+                let turn = turn.fetch_add(1, Ordering::Relaxed);
+                connections[turn % connections.len()].call(&command, replicas, self.timeout).await
+            }
+            Kind::Cluster(connection) => {
+                let mut connection = connection.clone();
+                let asked = tokio::time::timeout(self.timeout, command.query_async(&mut connection)).await;
+                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+            }
+        }
+    }
+
+    /// Every server that has keys.
+    pub(super) async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        let Kind::Cluster(connection) = &self.kind else { return Ok(vec![None]) };
+        let mut ask = Cmd::new();
+        ask.arg("CLUSTER").arg("SLOTS");
+        let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+        let asked = tokio::time::timeout(self.timeout, connection.clone().route_command(ask, anybody)).await;
+        let slots = asked.unwrap_or_else(|_| Err(timed_out())).map_err(|e| Failed::Sent(e).explain())?;
+        let mut nodes = Vec::new();
+        let Value::Array(ranges) = slots else { return Err(super::error::unexpected(&slots)) };
+        for range in &ranges {
+            if let Value::Array(parts) = range
+                && let Some(Value::Array(master)) = parts.get(2)
+                && let [Value::BulkString(host), Value::Int(port), ..] = &master[..]
+            {
+                let node = Some((String::from_utf8_lossy(host).into_owned(), *port as u16));
+                if !nodes.contains(&node) {
+                    nodes.push(node);
+                }
+            }
+        }
+        Ok(nodes)
+    }
+
+    /// Asks one server about itself.
+    pub(super) async fn call_on(&self, node: &Node, command: Cmd) -> Result<Value, Failed> {
+        match (&self.kind, node) {
+            (Kind::Cluster(connection), Some((host, port))) => {
+                let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
+                let mut connection = connection.clone();
+                let asked = connection.route_command(command, RoutingInfo::SingleNode(to));
+                let asked = tokio::time::timeout(self.timeout, asked).await;
+                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+            }
+            _ => self.call(command, 0).await,
+        }
+    }
+}
+
+async fn cluster(options: &RedisOptions) -> RedisResult<ClusterConnection> {
+    let builder = ClusterClient::builder(options.nodes.iter().map(String::as_str))
+        .connection_timeout(options.timeout)
+        .response_timeout(options.timeout)
+        .retries(REDIRECTS_MAX)
+        .min_retry_wait(5)
+        .max_retry_wait(200);
+    builder.build()?.get_async_connection().await
+}
+
+/// One connection to one server, shared by whoever calls.
+struct Plain {
+    client: Client,
+    config: AsyncConnectionConfig,
+    live: RwLock<Option<Live>>,
+    /// Held while connecting: one does, the others wait for it. When the last try failed is in it.
+    connecting: Mutex<Option<Instant>>,
+    made: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    number: u64,
+}
+
+impl Plain {
+    fn new(node: &str, timeout: Duration) -> RedisResult<Self> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(Some(timeout));
+        let client = Client::open(node)?;
+        let (live, connecting) = (RwLock::new(None), Mutex::new(None));
+        Ok(Self { client, config, live, connecting, made: AtomicU64::new(0) })
+    }
+
+    async fn call(&self, command: &Cmd, replicas: u32, timeout: Duration) -> Result<Value, Failed> {
+        let live = self.live(timeout).await?;
+        let mut connection = live.connection.clone();
+        let mut answer = command.query_async(&mut connection).await.map_err(Failed::Sent);
+        if replicas > 0 && answer.is_ok() {
+            answer = wait(&mut connection, replicas, timeout).await.and(answer);
+        }
+        if answer.as_ref().is_err_and(Failed::spoils_connection) {
+            self.forget(live.number);
+        }
+        answer
+    }
+
+    fn current(&self) -> Option<Live> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The connection, made if there is none.
+    async fn live(&self, timeout: Duration) -> Result<Live, Failed> {
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        let Ok(mut failed_at) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
+            return Err(Failed::NotSent(timed_out()));
+        };
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        if failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return Err(Failed::NotSent(refused()));
+        }
+        match self.client.get_multiplexed_async_connection_with_config(&self.config).await {
+            Ok(connection) => {
+                let number = self.made.fetch_add(1, Ordering::Relaxed);
+                let live = Live { connection, number };
+                *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
+                *failed_at = None;
+                Ok(live)
+            }
+            Err(error) => {
+                *failed_at = Some(Instant::now());
+                Err(Failed::NotSent(error))
+            }
+        }
+    }
+
+    /// Whoever saw it break throws it away; a newer one stays.
+    fn forget(&self, number: u64) {
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        if live.as_ref().is_some_and(|live| live.number == number) {
+            *live = None;
+        }
+    }
+}
+
+/// Waits until so many replicas have everything this connection has written.
+async fn wait(
+    connection: &mut MultiplexedConnection,
+    replicas: u32,
+    timeout: Duration,
+) -> Result<(), Failed> {
+    let ms = u64::try_from(timeout.as_millis() / 2).unwrap_or(1_000).max(1);
+    let mut ask = Cmd::new();
+    ask.arg("WAIT").arg(replicas).arg(ms);
+    let have: u32 = ask.query_async(connection).await.map_err(Failed::Sent)?;
+    if have >= replicas {
+        return Ok(());
+    }
+    let message = format!("{have} of {replicas} replicas have the write after {ms} ms; retry");
+    Err(Failed::Ours(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
+}
+
+fn timed_out() -> redis::RedisError {
+    std::io::Error::from(std::io::ErrorKind::TimedOut).into()
+}
+
+fn refused() -> redis::RedisError {
+    std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()
+}
+
+fn busy(requests_max: usize) -> StoreError {
+    let message = format!("{requests_max} requests are waiting for Redis; retry later, or send fewer");
+    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
+}

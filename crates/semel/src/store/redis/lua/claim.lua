@@ -1,0 +1,63 @@
+-- ARGV: 1 member of the open set, 2 identity, 3 fingerprint, 4 owner, 5 effect, 6 lease in ms
+-- {1, now, epoch, attempt, lease_until, other_recipe}   yours
+-- {2, now}                                              another request has the key
+-- {3 in flight | 4 replay | 5 uncertain, now, other_recipe, record}
+-- {6, now}                                              another intent under the same first bytes of its digest
+local identity, print, owner = ARGV[2], ARGV[3], ARGV[4]
+local effect, lease_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local raw = redis.call('GET', KEYS[2])
+local floor, created, attempts, note, other_recipe = 0, now, 0, '', 0
+if raw then
+    local tag, epoch, born, changed, till, tries = struct.unpack(HEAD, raw)
+    local state, was = tag % 8, math.floor(tag / 8) % 4
+    if string.sub(raw, 85, 84 + #identity) ~= identity then
+        return {6, now}
+    end
+    floor = epoch
+    -- A record that has expired is absent: nothing of it carries over but the epoch.
+    if not is_expired(state, till) then
+        local theirs = string.sub(raw, 45, 84)
+        -- Mismatch comes before in-flight, and in-flight before replay.
+        if theirs ~= print then
+            if string.sub(theirs, 33) == string.sub(print, 33) then
+                return {2, now}
+            end
+            other_recipe = 1
+        end
+        if state == 0 and till > now then
+            -- The same attempt asks again because it never saw our answer.
+            if string.sub(raw, 29, 44) == owner then
+                return {1, now, epoch, tries, till, other_recipe}
+            end
+            return {3, now, other_recipe, raw}
+        elseif state == 0 then
+            -- The lease ran out. Both attempts have to be protected, or nobody knows.
+            if was == 0 or effect == 0 then
+                return {5, now, other_recipe, raw}
+            end
+        elseif state == 1 then
+            return {5, now, other_recipe, raw}
+        elseif state == 2 or state == 3 then
+            return {4, now, other_recipe, raw}
+        elseif was ~= 0 and effect == 0 and string.sub(raw, 29, 44) ~= string.rep('\0', 16) then
+            -- A protected attempt that failed speaks for itself, not for the one it took over from.
+            return {5, now, other_recipe, raw}
+        end
+        created, attempts = born, tries
+        if tag >= 64 then
+            note = string.sub(raw, 85 + #identity, outcome_at(raw, tag) - 1)
+        end
+    end
+end
+
+local epoch = fresh_epoch(floor)
+local till = later(lease_ms)
+attempts = math.min(attempts + 1, 65535)
+local tag = effect * 8
+if note ~= '' then
+    tag = tag + 64
+end
+store(0, till, struct.pack(HEAD, tag, epoch, created, now, till, attempts) .. owner .. print .. identity .. note)
+remember_epoch(epoch)
+return {1, now, epoch, attempts, till, other_recipe}

@@ -1,0 +1,41 @@
+-- ARGV: 1 member of the open set, 2 epoch that was seen, 3 ruling (a state that it came to, 8 not applied,
+-- 9 release), 4 retention in ms (-1 is for ever), 5 outcome, 6 what the caller wrote down about it
+-- {1, now} recorded, {2, now} not what was seen, {3, now, state} cannot be decided so
+local raw = redis.call('GET', KEYS[2])
+if not raw then
+    return {2, now}
+end
+local tag, epoch, born, changed, till, attempts = struct.unpack(HEAD, raw)
+local state = tag % 8
+if epoch ~= tonumber(ARGV[2]) or is_expired(state, till) then
+    return {2, now}
+end
+local lapsed = state == 0 and till <= now
+local open = state == 1 or state == 4 or lapsed
+local ruling, retention, to_be = tonumber(ARGV[3]), tonumber(ARGV[4]), nil
+if ruling == 9 then
+    to_be = state >= 2 and 4
+elseif ruling == 8 then
+    to_be = open and 4
+elseif ruling >= 2 then
+    to_be = open and ruling
+end
+if not to_be then
+    if lapsed and math.floor(tag / 8) % 4 == 0 then
+        state = 1
+    end
+    return {3, now, state}
+end
+till = 0
+if retention >= 0 then
+    till = later(retention)
+end
+-- A fresh epoch and nobody's token: from here on the last owner is stale.
+epoch = fresh_epoch(epoch)
+local effect = math.floor(tag / 8) % 4
+local identity_end = outcome_at(raw, 0) - 1
+local note = struct.pack('>I2I6', 6 + #ARGV[6], now) .. ARGV[6]
+store(to_be, till, struct.pack(HEAD, 64 + effect * 8 + to_be, epoch, born, now, till, attempts)
+    .. string.rep('\0', 16) .. string.sub(raw, 45, identity_end) .. note .. ARGV[5])
+remember_epoch(epoch)
+return {1, now}

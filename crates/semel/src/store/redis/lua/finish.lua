@@ -1,0 +1,24 @@
+-- ARGV: 1 member of the open set, 2 owner, 3 epoch, 4 state to be, 5 retention in ms (-1 is for ever), 6 outcome
+-- {1, now} recorded, {2, now} recorded before, {3, now} not yours any more
+local raw = redis.call('GET', KEYS[2])
+if not raw then
+    return {3, now}
+end
+local tag, epoch, born, changed, till, attempts = struct.unpack(HEAD, raw)
+if epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
+    return {3, now}
+end
+-- The fence is the epoch, not the lease: the last owner knows best, however late.
+local state, to_be, retention = tag % 8, tonumber(ARGV[4]), tonumber(ARGV[5])
+if state >= 2 or state == to_be then
+    return {2, now}
+end
+if to_be >= 2 then
+    till = 0
+    if retention >= 0 then
+        till = later(retention)
+    end
+end
+store(to_be, till, struct.pack(HEAD, tag - state + to_be, epoch, born, now, till, attempts)
+    .. string.sub(raw, 29, outcome_at(raw, tag) - 1) .. ARGV[6])
+return {1, now}

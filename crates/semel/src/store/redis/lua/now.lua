@@ -1,0 +1,2 @@
+-- {1, now}
+return {1, now}

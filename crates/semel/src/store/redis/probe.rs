@@ -1,0 +1,129 @@
+//! The server's settings that decide what it may promise: asked, not assumed.
+
+use redis::{Cmd, Value};
+
+use super::link::{Link, Node};
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// The oldest version whose commands are used (`SET … PXAT`).
+const VERSION_MIN: (u32, u32) = (6, 2);
+
+/// What a server says about itself; `None` where it may not be asked (managed services forbid `CONFIG`).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Settings {
+    /// The version of Redis, or the one that Valkey says it is compatible with.
+    pub version: Option<String>,
+    /// What is thrown away when memory is full.
+    pub maxmemory_policy: Option<String>,
+    /// Whether writes are logged.
+    pub appendonly: Option<String>,
+    /// When the log is on disk.
+    pub appendfsync: Option<String>,
+}
+
+impl Settings {
+    /// An acknowledged write is on disk.
+    pub fn is_durable(&self) -> bool {
+        self.appendonly.as_deref() == Some("yes") && self.appendfsync.as_deref() == Some("always")
+    }
+}
+
+pub(super) async fn ask(link: &Link) -> Result<Vec<Settings>, StoreError> {
+    let mut all = Vec::new();
+    for node in link.nodes().await? {
+        all.push(Settings {
+            version: version(link, &node).await,
+            maxmemory_policy: setting(link, &node, "maxmemory-policy").await,
+            appendonly: setting(link, &node, "appendonly").await,
+            appendfsync: setting(link, &node, "appendfsync").await,
+        });
+    }
+    Ok(all)
+}
+
+/// Refuses what would forget on its own, and says what weakens the promises.
+pub(super) fn judge(all: &[Settings], force_eviction: bool) -> Result<(), StoreError> {
+    let refuse = |message: String| Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message));
+    for settings in all {
+        if let Some(version) = &settings.version
+            && number(version) < VERSION_MIN
+        {
+            return refuse(format!(
+                "Redis {version} is too old; semel needs {}.{}",
+                VERSION_MIN.0, VERSION_MIN.1
+            ));
+        }
+        match settings.maxmemory_policy.as_deref() {
+            Some(policy) if policy.starts_with("allkeys-") && !force_eviction => {
+                return refuse(format!(
+                    "this Redis evicts any key when it is full (maxmemory-policy {policy}), also claims under way, \
+                     and what is evicted runs again; set noeviction, or say ?force=eviction"
+                ));
+            }
+            Some(policy) if policy.starts_with("allkeys-") => {
+                tracing::warn!(policy, "this Redis may evict claims under way; forced");
+            }
+            Some(policy) if policy.starts_with("volatile-") => tracing::warn!(
+                policy,
+                "this Redis evicts finished outcomes before their retention is over when it is full; set noeviction"
+            ),
+            Some(_) => {}
+            None => tracing::warn!(
+                "this Redis does not tell its maxmemory-policy; make sure that it is noeviction"
+            ),
+        }
+        if !settings.is_durable() {
+            tracing::warn!(
+                appendonly = settings.appendonly.as_deref().unwrap_or("unknown"),
+                appendfsync = settings.appendfsync.as_deref().unwrap_or("unknown"),
+                "this Redis may lose the last claims and outcomes when it or its machine dies"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn number(version: &str) -> (u32, u32) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+async fn version(link: &Link, node: &Node) -> Option<String> {
+    let mut ask = Cmd::new();
+    ask.arg("INFO").arg("server");
+    let text = match link.call_on(node, ask).await.ok()? {
+        Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
+        _ => return None,
+    };
+    text.lines().find_map(|line| line.strip_prefix("redis_version:")).map(|version| version.trim().to_owned())
+}
+
+async fn setting(link: &Link, node: &Node, name: &str) -> Option<String> {
+    let mut ask = Cmd::new();
+    ask.arg("CONFIG").arg("GET").arg(name);
+    let pairs: Vec<String> = redis::from_redis_value(link.call_on(node, ask).await.ok()?).ok()?;
+    pairs.into_iter().nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_forgets_on_its_own_is_refused() {
+        let of = |policy: &str, version: &str| {
+            vec![Settings {
+                maxmemory_policy: Some(policy.to_owned()),
+                version: Some(version.to_owned()),
+                ..Settings::default()
+            }]
+        };
+        assert!(judge(&of("noeviction", "7.0.15"), false).is_ok());
+        assert!(judge(&of("volatile-ttl", "6.2.0"), false).is_ok());
+        assert!(judge(&of("allkeys-lru", "7.2.4"), false).is_err());
+        assert!(judge(&of("allkeys-lru", "7.2.4"), true).is_ok());
+        assert!(judge(&of("noeviction", "6.0.16"), false).is_err());
+        assert!(judge(&[Settings::default()], false).is_ok(), "unknown is not refused");
+    }
+}

@@ -1,0 +1,256 @@
+//! The script of a claim inside the caller's transaction: take the lock, look, decide; later write what became
+//! of it.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::driver::{Dialect, DriverError, DriverErrorKind, Row, Sql, Value};
+use super::error::TxError;
+use super::script::Port;
+use super::turn::Turn;
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Epoch, Intent, Owner};
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::policy::{Effect, Retention, StoreTime};
+use crate::intent::state::{Answer, Event, Head, State, step};
+use crate::store::codes;
+
+/// The pauses between two looks: short ones at first, because most transactions are.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// SQLite: takes the write lock and changes nothing. Without it two transactions could both look before
+/// either writes.
+const LOCK_SQLITE: Sql = Sql::same("DELETE FROM semel_intent WHERE false");
+
+const LOOK: Sql = Sql {
+    postgres: "SELECT * FROM semel_tx_look($1, $2)",
+    mysql: "",
+    sqlite: include_str!("sql/look_sqlite.sql"),
+};
+
+const EPOCH_SQLITE: Sql = Sql::same("UPDATE semel_tx SET epoch = epoch + 1 RETURNING epoch");
+
+const PUT: Sql = Sql {
+    postgres: "SELECT semel_tx_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+    mysql: "",
+    sqlite: include_str!("sql/put_sqlite.sql"),
+};
+
+/// A wish to run an intent in the caller's transaction.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) intent: Intent,
+    pub(super) fingerprint: Fingerprint,
+    pub(super) owner: Owner,
+    pub(super) effect: Effect,
+    pub(super) lease_ms: u64,
+    pub(super) wait: Duration,
+}
+
+/// What was there when the lock was had: what [`put`] is asked with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    epoch: Option<Epoch>,
+    carry: bool,
+}
+
+impl Seen {
+    /// Somebody was at it before: there may be phases.
+    pub(super) fn is_takeover(&self) -> bool {
+        self.carry
+    }
+}
+
+/// What a claim got.
+#[derive(Debug)]
+pub(super) enum Claimed {
+    Run(Seen),
+    Replay(Verdict, Outcome),
+}
+
+struct Looked {
+    /// Nobody else can claim it until this transaction ends.
+    locked: bool,
+    writable: bool,
+    now: StoreTime,
+    head: Option<Head>,
+    outcome: Option<Bytes>,
+}
+
+/// Claims, or says what stands in the way. Waits for whoever is at it, within the bound.
+pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
+    let begun = Instant::now();
+    let deadline = begun + ask.wait;
+    let (mut pause, mut turn) = (PAUSE_MIN, None);
+    loop {
+        let busy = match look(&port, &ask.intent).await {
+            Ok(looked) => match decide(&ask, looked)? {
+                Some(claimed) => return Ok(claimed),
+                None => false,
+            },
+            Err(error) if error.kind() == DriverErrorKind::Busy => true,
+            Err(error) => return Err(error.into()),
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = begun.elapsed();
+        let give_up = || if busy { TxError::Busy { waited } } else { TxError::InFlight { waited } };
+        if left.is_zero() {
+            return Err(give_up());
+        }
+        // SQLite's callers are threads, and what they wait for is the file.
+        if turn.is_none() && port.dialect() != Dialect::Sqlite {
+            let waiting = Instant::now();
+            turn = Turn::take(ask.intent.id(), deadline).await;
+            if turn.is_none() {
+                return Err(TxError::InFlight { waited: begun.elapsed() });
+            }
+            // Others were before us: it may be done by now.
+            if waiting.elapsed() > PAUSE_MIN {
+                continue;
+            }
+        }
+        // Of random length, or those who wait wake together.
+        let nap = pause.mul_f64(0.5 + fastrand::f64()).min(left);
+        port.pause(nap).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// `None` is: wait.
+fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
+    let event = Event::Claim {
+        fingerprint: ask.fingerprint,
+        owner: ask.owner,
+        effect: ask.effect,
+        lease_ms: ask.lease_ms,
+        // The database gives it when the record is written.
+        fresh: Epoch(0),
+    };
+    match step(looked.head.as_ref(), &event, looked.now).answer {
+        Answer::Mismatch => Err(TxError::Mismatch),
+        Answer::Replay => {
+            let failed = looked.head.is_some_and(|head| head.state == State::FailedFinal);
+            let verdict = if failed { Verdict::FailedFinal } else { Verdict::Completed };
+            let outcome = match looked.outcome {
+                Some(stored) => Outcome::decode(stored)
+                    .map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?,
+                None => Outcome::unknown(),
+            };
+            Ok(Some(Claimed::Replay(verdict, outcome)))
+        }
+        Answer::Run if looked.locked && !looked.writable => {
+            let message = "the transaction is read-only, so the intent cannot be remembered in it; begin one \
+                           that may write";
+            Err(DriverError::new(DriverErrorKind::ReadOnly, message).into())
+        }
+        Answer::Run if looked.locked => {
+            let carry = looked.head.is_some_and(|head| head.state_at(looked.now).is_some());
+            Ok(Some(Claimed::Run(Seen { epoch: looked.head.map(|head| head.epoch), carry })))
+        }
+        Answer::Run | Answer::InFlight => Ok(None),
+        _ => Err(TxError::Uncertain { id: ask.intent.id() }),
+    }
+}
+
+async fn look(port: &Port, intent: &Intent) -> Result<Looked, DriverError> {
+    match port.dialect() {
+        Dialect::Postgres => {
+            let values = vec![lock_key(intent).into(), intent.id().as_bytes()[..].into()];
+            let rows = port.run(&LOOK, values).await?;
+            let row = rows.first().ok_or_else(no_row)?;
+            looked(row, 3, row.int(0)? != 0, row.int(1)? != 0, row.int(2)?)
+        }
+        Dialect::Sqlite => {
+            port.run(&LOCK_SQLITE, Vec::new()).await?;
+            let rows = port.run(&LOOK, vec![intent.id().as_bytes()[..].into()]).await?;
+            let row = rows.first().ok_or_else(no_row)?;
+            looked(row, 1, true, true, row.int(0)?)
+        }
+        Dialect::Mysql => Err(DriverError::new(DriverErrorKind::Other, "not built yet for MySQL")),
+    }
+}
+
+fn looked(row: &Row, at: usize, locked: bool, writable: bool, now: i64) -> Result<Looked, DriverError> {
+    let now = StoreTime(now.cast_unsigned());
+    let Some(state) = row.int_or_null(at)? else {
+        return Ok(Looked { locked, writable, now, head: None, outcome: None });
+    };
+    let head = Head {
+        state: codes::state_of(state).map_err(unreadable)?,
+        effect: codes::effect_of(row.int(at + 1)?).map_err(unreadable)?,
+        epoch: Epoch(row.int(at + 2)?.cast_unsigned()),
+        lease_until: StoreTime(row.int(at + 3)?.cast_unsigned()),
+        expires_at: row.int_or_null(at + 4)?.map(|at| StoreTime(at.cast_unsigned())),
+        owner: Owner::from_bytes(fixed(&row.bytes(at + 5)?)?),
+        fingerprint: Fingerprint::from_parts(fixed(&row.bytes(at + 7)?)?, row.int(at + 6)?.cast_unsigned()),
+    };
+    Ok(Looked { locked, writable, now, head: Some(head), outcome: row.bytes_or_null(at + 8)? })
+}
+
+/// Writes the record: a claim that goes on after this transaction, or what it ended in. Returns its epoch.
+pub(super) async fn put(
+    port: Port,
+    ask: Ask,
+    seen: Seen,
+    state: State,
+    retention: Retention,
+    outcome: Option<Bytes>,
+) -> Result<Epoch, TxError> {
+    let retention_ms = match codes::bounded(retention) {
+        Retention::Ms(ms) => Some(codes::number(ms)),
+        Retention::Forever => None,
+    };
+    let Ask { intent, fingerprint, owner, effect, lease_ms, .. } = ask;
+    let mut values: Vec<Value> = vec![
+        intent.id().as_bytes()[..].into(),
+        seen.epoch.map(|epoch| codes::number(epoch.0)).into(),
+        i64::from(seen.carry).into(),
+        codes::state_code(state).into(),
+        codes::effect_code(effect).into(),
+        owner.as_bytes()[..].into(),
+        codes::number(lease_ms.min(codes::MS_MAX)).into(),
+        retention_ms.into(),
+        fingerprint.digest()[..].into(),
+        codes::recipe_code(&fingerprint).into(),
+        intent.operation().as_str().into(),
+        intent.scope().as_str().into(),
+        intent.key().as_str().into(),
+        outcome.into(),
+    ];
+    if port.dialect() == Dialect::Sqlite {
+        let rows = port.run(&EPOCH_SQLITE, Vec::new()).await?;
+        values.push(rows.first().ok_or_else(no_row)?.int(0)?.into());
+    }
+    let rows = port.run(&PUT, values).await?;
+    let epoch = match rows.first() {
+        Some(row) => row.int_or_null(0)?,
+        None => None,
+    };
+    // Whoever did that did not take the lock; their claim stands, and ours is rolled back.
+    epoch.map(|epoch| Epoch(epoch.cast_unsigned())).ok_or(TxError::Lost)
+}
+
+/// The key of the advisory lock of one intent.
+fn lock_key(intent: &Intent) -> i64 {
+    #[cfg(feature = "postgres")]
+    return crate::store::postgres::lock::key(&intent.id());
+    #[cfg(not(feature = "postgres"))]
+    {
+        let _ = intent;
+        0
+    }
+}
+
+fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], DriverError> {
+    bytes.try_into().map_err(|_| unreadable(format!("{} bytes are stored where {N} belong", bytes.len())))
+}
+
+fn unreadable(why: String) -> DriverError {
+    DriverError::of(DriverErrorKind::Unreadable, why)
+}
+
+fn no_row() -> DriverError {
+    unreadable("a row was expected and none came".to_owned())
+}

@@ -1,0 +1,198 @@
+//! `once_tx`: intent, rows and outcome in one commit.
+
+use std::time::Duration;
+
+use super::claim::{self, Ask, Claimed, Seen};
+use super::driver::Tx;
+use super::error::TxError;
+use super::remember::Remember;
+use super::script::play;
+use crate::crash;
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Intent, Owner};
+use crate::intent::outcome::Outcome;
+use crate::intent::policy::{Effect, Retention};
+use crate::intent::state::State;
+
+/// How long a duplicate waits for the first, unless [`Once::wait`] says otherwise.
+pub const WAIT: Duration = Duration::from_secs(3);
+
+/// A value, and how it was come by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TxReply<T> {
+    /// The value.
+    pub value: T,
+    /// It was committed before; nothing ran for this call.
+    pub replayed: bool,
+}
+
+/// Runs `work` in the transaction `tx` unless the intent was committed before; then gives what it ended in.
+///
+/// The outcome is written in `tx` too, so one commit decides about intent, rows and outcome: there is no lease,
+/// nothing to be uncertain about, and no second fsync. Commit on `Ok`; on any error roll back, and nothing
+/// stays.
+///
+/// ```no_run
+/// # #[cfg(feature = "sqlx-postgres")] {
+/// use semel::intent::fingerprint::Recipe;
+/// use semel::tx::once_tx;
+/// use semel::{Intent, Key, Operation, Scope};
+///
+/// async fn pay(pool: &sqlx::PgPool, key: Key, cents: i64) -> Result<i64, Box<dyn std::error::Error>> {
+///     let intent = Intent::new(Scope::tenant("acme")?, Operation::new("payment.create")?, key);
+///     let asked = Recipe::default().value(&("EUR", cents))?;
+///
+///     let mut tx = pool.begin().await?;
+///     let payment = once_tx(&mut tx, &intent, asked, async |tx| {
+///         sqlx::query("UPDATE account SET cents = cents - $1 WHERE id = 7")
+///             .bind(cents)
+///             .execute(&mut *tx)
+///             .await?;
+///         sqlx::query_scalar::<_, i64>("INSERT INTO payment (cents) VALUES ($1) RETURNING id")
+///             .bind(cents)
+///             .fetch_one(&mut *tx)
+///             .await
+///     })
+///     .await?;
+///     tx.commit().await?;
+///     Ok(payment.value)
+/// }
+/// # }
+/// ```
+///
+/// Of two transactions with the same intent the second waits until the first has ended, then replays or (after
+/// a rollback) runs; see [`Once::wait`]. Remote calls do not belong into `work`: a rollback cannot take them
+/// back. [`Phases`](super::Phases) are for those.
+pub async fn once_tx<X, T, E>(
+    tx: &mut X,
+    intent: &Intent,
+    fingerprint: Fingerprint,
+    work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<T, E>,
+) -> Result<TxReply<T>, TxError<E>>
+where
+    X: Tx,
+    T: Remember,
+{
+    Once::new(intent, fingerprint).run_tx(tx, work).await
+}
+
+/// [`once_tx`] with settings.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Once {
+    ask: Ask,
+    retention: Retention,
+}
+
+impl Once {
+    /// This intent, asked for like this; remembered for a day, duplicates wait for [`WAIT`].
+    pub fn new(intent: &Intent, fingerprint: Fingerprint) -> Self {
+        let ask = Ask {
+            intent: intent.clone(),
+            fingerprint,
+            owner: Owner::random(),
+            effect: Effect::Atomic,
+            lease_ms: 0,
+            wait: WAIT,
+        };
+        Self { ask, retention: Retention::default() }
+    }
+
+    /// Says how long the outcome is remembered.
+    pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
+        self.retention = retention.into();
+        self
+    }
+
+    /// Says how long a duplicate waits for the first before it is told that it is in flight. Zero: not at all.
+    ///
+    /// A waiting call asks the database again after short pauses, and one call per intent and process does so;
+    /// the others wait in memory. The caller's transaction stays as good as it was.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.ask.wait = wait;
+        self
+    }
+
+    /// See [`once_tx`].
+    pub async fn run_tx<X, T, E>(
+        self,
+        tx: &mut X,
+        work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<T, E>,
+    ) -> Result<TxReply<T>, TxError<E>>
+    where
+        X: Tx,
+        T: Remember,
+    {
+        crash::point(crash::BEFORE_CLAIM);
+        let ask = self.ask.clone();
+        let claimed = play(tx, |port| claim::claim(port, ask)).await?;
+        let seen = match begun(claimed.map_err(TxError::or_work)?)? {
+            Begun::Run(seen) => seen,
+            Begun::Replay(reply) => return Ok(reply),
+        };
+        let value = work(tx.lend()).await.map_err(TxError::Work)?;
+        let outcome = ended(&value)?;
+        let finish =
+            |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
+        play(tx, finish).await?.map_err(TxError::or_work)?;
+        crash::point(crash::AFTER_FINISH);
+        Ok(TxReply { value, replayed: false })
+    }
+}
+
+pub(super) enum Begun<T> {
+    Run(Seen),
+    Replay(TxReply<T>),
+}
+
+/// What both kinds of drivers do before the work,
+pub(super) fn begun<T: Remember, E>(claimed: Claimed) -> Result<Begun<T>, TxError<E>> {
+    match claimed {
+        Claimed::Run(seen) => {
+            crash::point(crash::AFTER_CLAIM);
+            crash::point(crash::BEFORE_EFFECT);
+            Ok(Begun::Run(seen))
+        }
+        Claimed::Replay(verdict, outcome) => {
+            let value = T::recall(verdict, outcome).map_err(TxError::or_work)?;
+            Ok(Begun::Replay(TxReply { value, replayed: true }))
+        }
+    }
+}
+
+/// and after it.
+pub(super) fn ended<T: Remember, E>(value: &T) -> Result<Outcome, TxError<E>> {
+    crash::point(crash::AFTER_EFFECT);
+    let outcome = value.remember().map_err(|why| TxError::Value { why })?;
+    crash::point(crash::BEFORE_FINISH);
+    Ok(outcome)
+}
+
+#[cfg(feature = "sqlite")]
+impl Once {
+    /// See [`sqlite::once_tx`](super::sqlite::once_tx).
+    pub fn run_now<T, E>(
+        self,
+        tx: &rusqlite::Connection,
+        work: impl FnOnce(&rusqlite::Connection) -> Result<T, E>,
+    ) -> Result<TxReply<T>, TxError<E>>
+    where
+        T: Remember,
+    {
+        use super::driver::play_now;
+        crash::point(crash::BEFORE_CLAIM);
+        let ask = self.ask.clone();
+        let claimed = play_now(tx, |port| claim::claim(port, ask))?;
+        let seen = match begun(claimed.map_err(TxError::or_work)?)? {
+            Begun::Run(seen) => seen,
+            Begun::Replay(reply) => return Ok(reply),
+        };
+        let value = work(tx).map_err(TxError::Work)?;
+        let outcome = ended(&value)?;
+        let finish =
+            |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
+        play_now(tx, finish)?.map_err(TxError::or_work)?;
+        crash::point(crash::AFTER_FINISH);
+        Ok(TxReply { value, replayed: false })
+    }
+}

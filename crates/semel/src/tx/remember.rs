@@ -1,0 +1,50 @@
+//! What is remembered of an answer: an [`Outcome`] as it is, or any serde value as JSON.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::TxError;
+use crate::guard::{Failure, FailureKind};
+use crate::intent::outcome::{Outcome, Verdict};
+
+const OK: u16 = 200;
+
+/// Something that can be stored by the commit and given again to every retry: an [`Outcome`], or any serde
+/// value.
+pub trait Remember: Sized {
+    /// The stored form.
+    fn remember(&self) -> Result<Outcome, String>;
+
+    /// The way back.
+    fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError>;
+}
+
+/// As it is: code, headers and bytes. A body that is too large to keep leaves "done".
+impl Remember for Outcome {
+    fn remember(&self) -> Result<Outcome, String> {
+        Ok(self.clone().kept())
+    }
+
+    fn recall(_: Verdict, outcome: Outcome) -> Result<Self, TxError> {
+        Ok(outcome)
+    }
+}
+
+/// As JSON. Nothing is committed yet when it is stored, so a value without a stored form is an error, not a
+/// loss.
+impl<T: Serialize + DeserializeOwned> Remember for T {
+    fn remember(&self) -> Result<Outcome, String> {
+        let outcome = Outcome::new(OK, serde_json::to_vec(self).map_err(|error| error.to_string())?);
+        if outcome.fits() { Ok(outcome) } else { Err("it is too large to keep".to_owned()) }
+    }
+
+    fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError> {
+        let body = outcome.body_bytes();
+        if verdict == Verdict::FailedFinal {
+            let message = String::from_utf8_lossy(body.map_or(&[][..], |body| body)).into_owned();
+            return Err(TxError::Refused(Failure { kind: FailureKind::Final, code: outcome.code, message }));
+        }
+        let body = body.ok_or(TxError::Value { why: "it was not kept".to_owned() })?;
+        serde_json::from_slice(body).map_err(|error| TxError::Value { why: error.to_string() })
+    }
+}

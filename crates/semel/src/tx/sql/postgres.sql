@@ -1,0 +1,95 @@
+-- Once inside a transaction of the application's, version 1. Needs the tables of the store.
+-- Nothing names a schema: everything is found by the search_path, like the tables.
+--
+-- Functions, because each is one round trip with plans the session keeps, and because every statement in a
+-- volatile function has a snapshot of its own: what is read after the lock is what the last owner committed.
+
+-- Takes the lock of an intent if nobody has it, then reads its record.
+CREATE FUNCTION semel_tx_look(
+    p_lock bigint,
+    p_id   bytea,
+    OUT locked      boolean,
+    OUT writable    boolean,
+    OUT now_ms      bigint,
+    OUT state       smallint,  -- NULL: there is no record
+    OUT effect      smallint,
+    OUT epoch       bigint,
+    OUT lease_until bigint,
+    OUT expires_at  bigint,
+    OUT owner       bytea,
+    OUT recipe      bigint,
+    OUT fingerprint bytea,
+    OUT outcome     bytea
+)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    locked := pg_try_advisory_xact_lock(p_lock);
+    SELECT i.state, i.effect, i.epoch, i.lease_until, i.expires_at, i.owner, i.recipe, i.fingerprint, i.outcome
+    INTO state, effect, epoch, lease_until, expires_at, owner, recipe, fingerprint, outcome
+    FROM semel_intent i
+    WHERE i.id = p_id;
+    writable := current_setting('transaction_read_only') = 'off';
+    now_ms := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+END
+$$;
+
+-- Writes the record of an intent that was looked at: a finished one, or a claim. Returns its epoch; NULL when
+-- the record is not the one that was looked at.
+CREATE FUNCTION semel_tx_put(
+    p_id           bytea,
+    p_seen         bigint,  -- the epoch that was looked at; NULL: there was no record
+    p_carry        bigint,  -- 0: what was looked at had expired, nothing of it is carried on
+    p_state        bigint,
+    p_effect       bigint,
+    p_owner        bytea,
+    p_lease_ms     bigint,
+    p_retention_ms bigint,  -- NULL is for ever
+    p_fingerprint  bytea,
+    p_recipe       bigint,
+    p_operation    text,
+    p_scope        text,
+    p_key          text,
+    p_outcome      bytea
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_now       bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    v_expires   bigint := CASE WHEN p_state >= 2 THEN v_now + p_retention_ms END;
+    v_operation integer;
+    v_epoch     bigint;
+BEGIN
+    SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation;
+    IF NOT FOUND THEN
+        -- The very first time. Others who are first too wait here until we have committed.
+        INSERT INTO semel_operation (name) VALUES (p_operation) ON CONFLICT (name) DO NOTHING;
+        SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation;
+    END IF;
+    v_epoch := nextval('semel_epoch');
+    INSERT INTO semel_intent AS i (
+        seq, epoch, lease_until, created_at, changed_at, expires_at, recipe, operation, attempts, state, effect,
+        id, owner, fingerprint, scope, key, outcome
+    )
+    VALUES (
+        v_epoch, v_epoch, v_now + p_lease_ms, v_now, v_now, v_expires, p_recipe, v_operation, 1, p_state, p_effect,
+        p_id, p_owner, p_fingerprint, p_scope, p_key, p_outcome
+    )
+    ON CONFLICT (id) DO UPDATE SET
+        seq = CASE WHEN p_carry = 0 THEN EXCLUDED.seq ELSE i.seq END,
+        epoch = GREATEST(EXCLUDED.epoch, i.epoch + 1),
+        lease_until = EXCLUDED.lease_until,
+        created_at = CASE WHEN p_carry = 0 THEN EXCLUDED.created_at ELSE i.created_at END,
+        changed_at = EXCLUDED.changed_at,
+        expires_at = EXCLUDED.expires_at,
+        recipe = EXCLUDED.recipe,
+        attempts = CASE WHEN p_carry = 0 THEN 1 ELSE i.attempts + 1 END,
+        state = EXCLUDED.state,
+        effect = EXCLUDED.effect,
+        owner = EXCLUDED.owner,
+        fingerprint = EXCLUDED.fingerprint,
+        decision = CASE WHEN p_carry = 0 THEN NULL ELSE i.decision END,
+        outcome = EXCLUDED.outcome
+    WHERE i.epoch = p_seen
+    RETURNING i.epoch INTO v_epoch;
+    RETURN v_epoch;
+END
+$$;

@@ -1,0 +1,72 @@
+//! One waiter per intent and process: the others wait in memory for that one, not in the database.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+
+use crate::intent::identity::IntentId;
+
+type Queue = Arc<tokio::sync::Mutex<()>>;
+
+/// Only intents somebody waits for are in here, so it is no larger than the number of waiting calls.
+static QUEUES: LazyLock<Mutex<HashMap<IntentId, Queue>>> = LazyLock::new(Mutex::default);
+
+/// The right to ask the database whether the first is done.
+pub(super) struct Turn {
+    id: IntentId,
+    guard: Option<OwnedMutexGuard<()>>,
+}
+
+impl Turn {
+    /// Waits for the turn until `deadline`.
+    pub(super) async fn take(id: IntentId, deadline: Instant) -> Option<Self> {
+        let queue = {
+            let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(queues.entry(id).or_default())
+        };
+        // Made before waiting: whoever gives up tidies up, too.
+        let mut turn = Self { id, guard: None };
+        if let Ok(guard) = Arc::clone(&queue).try_lock_owned() {
+            turn.guard = Some(guard);
+            return Some(turn);
+        }
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let waited = tokio::time::timeout(left, queue.lock_owned()).await;
+        turn.guard = waited.ok();
+        turn.guard.is_some().then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.guard = None;
+        let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else can take a share of it while the map is locked.
+        if queues.get(&self.id).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_at_a_time_and_nothing_is_left_behind() {
+        let id = IntentId::from_bytes([7; 32]);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let first = Turn::take(id, soon()).await.unwrap();
+        assert!(Turn::take(id, soon()).await.is_none());
+        assert!(Turn::take(IntentId::from_bytes([8; 32]), soon()).await.is_some());
+        let waiting = tokio::spawn(Turn::take(id, Instant::now() + Duration::from_secs(10)));
+        tokio::task::yield_now().await;
+        drop(first);
+        let second = waiting.await.unwrap();
+        assert!(second.is_some());
+        drop(second);
+        assert!(!QUEUES.lock().unwrap().contains_key(&id));
+    }
+}

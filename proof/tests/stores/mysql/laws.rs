@@ -1,0 +1,62 @@
+//! Every law, each through a store of its own and all at once in one database.
+
+use semel::conformance::Harness;
+use semel::store::mysql::MysqlStore;
+use testkit::services::{Lease, Service, require};
+
+/// All laws share the server's ordinary database, as many processes would.
+struct Shared(Lease);
+
+impl Shared {
+    fn new() -> Option<Self> {
+        require(Service::Mariadb).map(Self)
+    }
+
+    async fn open(&self) -> MysqlStore {
+        MysqlStore::open(self.0.url()).await.expect("the store opens")
+    }
+}
+
+impl Harness for Shared {
+    type Store = MysqlStore;
+
+    async fn store(&self) -> MysqlStore {
+        self.open().await
+    }
+
+    async fn reopen(&self, store: MysqlStore) -> Option<MysqlStore> {
+        store.close().await;
+        Some(self.open().await)
+    }
+}
+
+mod shared {
+    semel::store_conformance!(match super::Shared::new() {
+        Some(harness) => harness,
+        None => return,
+    });
+}
+
+/// The same with one connection and batches of one: no request travels with another.
+struct Lone(Lease);
+
+impl Harness for Lone {
+    type Store = MysqlStore;
+
+    async fn store(&self) -> MysqlStore {
+        let options = MysqlStore::options().connections(1).batch_max(1);
+        options.open(self.0.url()).await.expect("the store opens")
+    }
+
+    async fn reopen(&self, store: MysqlStore) -> Option<MysqlStore> {
+        store.close().await;
+        Some(self.store().await)
+    }
+}
+
+mod lone {
+    semel::store_conformance!(match super::require(super::Service::Mariadb) {
+        Some(lease) => super::Lone(lease),
+        None => return,
+    });
+}

@@ -1,0 +1,56 @@
+//! The PostgreSQL store keeps every law, each in a schema of its own, and all at once in one.
+
+use std::sync::LazyLock;
+
+use semel::conformance::Harness;
+use semel::store::postgres::PostgresStore;
+
+use super::place::Place;
+
+/// Tables of its own for each law, which can be opened again.
+struct Own(Place);
+
+impl Harness for Own {
+    type Store = PostgresStore;
+
+    async fn store(&self) -> PostgresStore {
+        self.0.store().await
+    }
+
+    async fn reopen(&self, store: PostgresStore) -> Option<PostgresStore> {
+        store.close().await;
+        Some(self.0.store().await)
+    }
+}
+
+/// The same tables for all laws, in the middle of each other's traffic.
+struct Crowded(&'static Place);
+
+static CROWD: LazyLock<Option<Place>> = LazyLock::new(Place::take);
+
+impl Harness for Crowded {
+    type Store = PostgresStore;
+
+    async fn store(&self) -> PostgresStore {
+        self.0.options().lanes(2).open().await.expect("the store opens")
+    }
+
+    async fn reopen(&self, store: PostgresStore) -> Option<PostgresStore> {
+        store.close().await;
+        Some(self.store().await)
+    }
+}
+
+mod alone {
+    semel::store_conformance!(match super::Place::take() {
+        Some(place) => super::Own(place),
+        None => return,
+    });
+}
+
+mod crowded {
+    semel::store_conformance!(match &*super::CROWD {
+        Some(place) => super::Crowded(place),
+        None => return,
+    });
+}
