@@ -8,4 +8,5 @@ mod driver;
 mod isolation;
 mod ledger;
 mod once;
+mod store;
 mod world;
