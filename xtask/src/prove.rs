@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 pub(crate) enum Bench {
     /// The stores and the guard: memory and SQLite.
     Stores(BenchArguments),
+    /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
+    Layer(BenchArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
 }
@@ -38,7 +40,7 @@ pub(crate) struct Chaos {
 }
 
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
-    let (Bench::Stores(arguments) | Bench::Edge(arguments)) = bench;
+    let (Bench::Stores(arguments) | Bench::Layer(arguments) | Bench::Edge(arguments)) = bench;
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
     args.extend(arguments.json.then(|| "--json".to_owned()));
@@ -47,6 +49,10 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
     match bench {
         Bench::Stores(_) => {
             args.insert(0, "stores".to_owned());
+            run(&program("bench", "bench"), &args)
+        }
+        Bench::Layer(_) => {
+            args.insert(0, "layer".to_owned());
             run(&program("bench", "bench"), &args)
         }
         Bench::Edge(_) => {

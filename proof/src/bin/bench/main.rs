@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: speed as ratios against a floor that is measured in the same run.
 
 mod allocations;
+mod layer;
 mod load;
 mod memory;
 mod sqlite;
@@ -22,12 +23,19 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let quick = args.iter().any(|arg| arg == "--quick");
-    let known = |arg: &String| ["stores", "--json", "--quick"].contains(&arg.as_str());
-    if !args.iter().all(known) || !args.iter().any(|arg| arg == "stores") {
-        eprintln!("usage: bench stores [--quick] [--json]");
-        return ExitCode::from(2);
-    }
-    match stores(if quick { 1 } else { 5 }) {
+    let size = if quick { 1 } else { 5 };
+    let options = ["--json", "--quick"];
+    let what: Vec<_> = args.iter().filter(|arg| !options.contains(&arg.as_str())).collect();
+    let measured = match what[..] {
+        [what] if what == "stores" => stores(size),
+        [what] if what == "layer" => layer(size, None),
+        [what, only] if what == "layer" => layer(size, Some(only)),
+        _ => {
+            eprintln!("usage: bench stores|layer [bare|first|replay] [--quick] [--json]");
+            return ExitCode::from(2);
+        }
+    };
+    match measured {
         Ok(table) => {
             print!("{}", if json { table.json() } else { table.text() });
             ExitCode::SUCCESS
@@ -50,6 +58,13 @@ fn stores(size: usize) -> Result<Table, Failed> {
     allocations::measure(size, &mut table)?;
     eprintln!("sqlite …");
     sqlite::measure(&runtime, size, &directory.0, &mut table)?;
+    Ok(table)
+}
+
+/// `only` one kind of request: for a profiler.
+fn layer(size: usize, only: Option<&str>) -> Result<Table, Failed> {
+    let mut table = Table::default();
+    layer::measure(size, only, &mut table)?;
     Ok(table)
 }
 
