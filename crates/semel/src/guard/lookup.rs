@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -54,21 +55,21 @@ pub(super) enum LookedUp {
 
 impl<S: Store> Guarded<S> {
     pub(super) async fn look_up(&self, existing: Existing) -> LookedUp {
-        let Some(lookup) = &self.lookup else { return LookedUp::Held(None) };
-        let record = existing.record;
+        let Some(lookup) = &self.of.lookup else { return LookedUp::Held(None) };
+        let record = Arc::unwrap_or_clone(existing.record);
         // "Not found" too early is no answer: the call may still be on its way.
         let waited_ms = existing.now.since_ms(record.since(existing.now));
-        let settle_ms = millis(self.policy.settle);
+        let settle_ms = millis(self.of.policy.settle);
         if waited_ms < settle_ms {
             return LookedUp::Held(Some(Duration::from_millis(settle_ms - waited_ms)));
         }
         let (id, seen) = (record.intent.id(), record.head.epoch);
         let asked = AssertUnwindSafe(async { lookup.look_up(record).await }).catch_unwind();
-        let found = match tokio::time::timeout(self.guard.inner.limits.lookup_timeout, asked).await {
+        let found = match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, asked).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) | Err(_) => {
                 tracing::error!(
-                    operation = self.operation.as_str(),
+                    operation = self.of.operation.as_str(),
                     ?id,
                     "the lookup panicked or took too long"
                 );
@@ -82,24 +83,24 @@ impl<S: Store> Guarded<S> {
             }
             Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied),
             Found::Unknown => {
-                self.metrics.recovery(RecoveryStatus::Unknown);
+                self.of.metrics.recovery(RecoveryStatus::Unknown);
                 return LookedUp::Held(None);
             }
         };
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
-        let retention = self.policy.retention;
+        let retention = self.of.policy.retention;
         let decide = Decide { seen, ruling, outcome, retention, by, why };
-        match self.ask(Phase::Decide, self.guard.inner.store.decide(id, decide)).await {
+        match self.ask(Phase::Decide, self.of.guard.inner.store.decide(id, decide)).await {
             Ok(Decided::Recorded) => {
-                self.metrics.recovery(status);
+                self.of.metrics.recovery(status);
                 LookedUp::Decided
             }
             Ok(Decided::Stale | Decided::Refused(_)) => {
-                self.metrics.recovery(RecoveryStatus::Overtaken);
+                self.of.metrics.recovery(RecoveryStatus::Overtaken);
                 LookedUp::Decided
             }
             Err(error) => {
-                tracing::warn!(operation = self.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
+                tracing::warn!(operation = self.of.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
                 LookedUp::Held(None)
             }
         }

@@ -24,6 +24,7 @@ mod drain;
 mod flow;
 mod lookup;
 mod operation;
+pub(crate) mod patience;
 mod renew;
 mod settle;
 mod typed;
