@@ -108,7 +108,11 @@ pub async fn too_large_an_outcome_is_refused_and_the_claim_stays<H: Harness>(har
     let tombstone = finish(Verdict::Completed, Some(large.tombstone()));
     trial.equal(trial.finish(ticket, tombstone).await, Finished::Recorded, "the smaller outcome");
     let met = trial.meet(&trial.claim("large"), "replay").await;
-    trial.equal(met.record.outcome.clone().map(|it| it.body), Some(Body::NotKept), "the body of the tombstone");
+    trial.equal(
+        met.record.outcome.clone().map(|it| it.body),
+        Some(Body::NotKept),
+        "the body of the tombstone",
+    );
 }
 
 /// A final failure is replayed like a success, with its outcome.

@@ -105,7 +105,9 @@ impl<S: Store> Guarded<S> {
                     Box::pin(self.give_back(claim.clone())).await;
                 }
                 // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
-                Ok(Claimed::Uncertain(existing)) if self.of.guard.inner.waiters.is_worked_on(&intent.id()) => {
+                Ok(Claimed::Uncertain(existing))
+                    if self.of.guard.inner.waiters.is_worked_on(&intent.id()) =>
+                {
                     Box::pin(self.wait_for(existing, &mut wait)).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                 }
@@ -143,7 +145,7 @@ impl<S: Store> Guarded<S> {
     }
 
     async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
-        let now = match self.ask(Phase::Read, self.of.guard.inner.store.now()).await {
+        let now = match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
             Ok(now) => now,
             // The claim will fail too, and say what the policy makes of it.
             Err(error) if self.runs_open(&error) => return Ok(()),
@@ -232,7 +234,7 @@ impl<S: Store> Guarded<S> {
         let seen = existing.record.head;
         while Instant::now() < deadline {
             tokio::time::sleep_until((Instant::now() + wait.pauses.next()).min(deadline)).await;
-            match self.ask(Phase::Read, self.of.guard.inner.store.get(id)).await {
+            match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(id))).await {
                 // A renewal moves the lease, nothing else.
                 Ok(Some(record))
                     if record.head.state == State::InProgress && record.head.epoch == seen.epoch => {}
@@ -296,9 +298,10 @@ impl<S: Store> Guarded<S> {
             let ran = {
                 let mut work = pin!(run_caught(work, attempt, self.of.policy.timeout));
                 // If the work is ready at once, no timer is ever made.
-                match at_once(work.as_mut()).await {
-                    Some(ran) => ran,
-                    None => Box::pin(self.keeping_lease(work, &held)).await,
+                if let Some(ran) = at_once(work.as_mut()).await {
+                    ran
+                } else {
+                    Box::pin(self.keeping_lease(work, &held)).await
                 }
             };
             crash::point(crash::AFTER_EFFECT);
@@ -321,11 +324,7 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Runs the work to its end and renews its lease meanwhile.
-    async fn keeping_lease<T>(
-        &self,
-        mut work: impl Future<Output = Ran<T>> + Unpin,
-        held: &Held,
-    ) -> Ran<T> {
+    async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
         tokio::select! {
             biased;
             ran = &mut work => ran,
@@ -367,7 +366,8 @@ impl<S: Store> Guarded<S> {
         let id = intent.id();
         let this = self.clone();
         self.of.guard.spawn(async move {
-            let ran = run_caught(work, Attempt { intent, number: 1, epoch: None }, this.of.policy.timeout).await;
+            let ran =
+                run_caught(work, Attempt { intent, number: 1, epoch: None }, this.of.policy.timeout).await;
             let (verdict, outcome) = ran.told(this.of.policy.effect);
             this.record_later(claim, verdict, outcome);
             drop(permit);
@@ -418,7 +418,9 @@ impl<T> Ran<T> {
     /// What is recorded of it.
     fn told(&self, effect: Effect) -> (Verdict, Option<Outcome>) {
         match self {
-            Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(execution.outcome.clone())),
+            Self::Returned(execution, _) => {
+                (execution.ended.verdict(effect), Some(execution.outcome.clone()))
+            }
             Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
         }
     }

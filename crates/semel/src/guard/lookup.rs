@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,7 +90,7 @@ impl<S: Store> Guarded<S> {
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
         let retention = self.of.policy.retention;
         let decide = Decide { seen, ruling, outcome, retention, by, why };
-        match self.ask(Phase::Decide, self.of.guard.inner.store.decide(id, decide)).await {
+        match self.ask(Phase::Decide, pin!(self.of.guard.inner.store.decide(id, decide))).await {
             Ok(Decided::Recorded) => {
                 self.of.metrics.recovery(status);
                 LookedUp::Decided

@@ -5,24 +5,23 @@
 //! through. So what is asked for is looked at once, and only then are timers made, on the heap.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
 /// The output, if the future is ready when it is first looked at.
-pub(crate) async fn at_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(|cx| {
+pub(crate) fn at_once<F: Future>(mut future: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {
+    poll_fn(move |cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
             Poll::Ready(output) => Some(output),
             Poll::Pending => None,
         })
     })
-    .await
 }
 
-/// The output, or `None` when it takes longer than `limit`.
-pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
+/// The output, or `None` when it takes longer than `limit`. What is given is pinned already: an async function that
+/// takes a future holds it twice.
+pub(crate) async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
     if let Some(output) = at_once(future.as_mut()).await {
         return Some(output);
     }
@@ -31,13 +30,15 @@ pub(crate) async fn within<F: Future>(limit: Duration, future: F) -> Option<F::O
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn what_is_ready_needs_no_time_and_what_is_not_is_bounded() {
         let second = Duration::from_secs(1);
-        assert_eq!(within(Duration::ZERO, async { 7 }).await, Some(7));
-        assert_eq!(within(second * 2, tokio::time::sleep(second)).await, Some(()));
-        assert_eq!(within(second, tokio::time::sleep(second * 2)).await, None);
+        assert_eq!(within(Duration::ZERO, pin!(async { 7 })).await, Some(7));
+        assert_eq!(within(second * 2, pin!(tokio::time::sleep(second))).await, Some(()));
+        assert_eq!(within(second, pin!(tokio::time::sleep(second * 2))).await, None);
     }
 }

@@ -1,5 +1,7 @@
 //! Keeping the lease while the work goes on.
 
+use std::pin::pin;
+
 use tokio::time::Instant;
 
 use crate::intent::policy::millis;
@@ -20,7 +22,7 @@ impl<S: Store> Guarded<S> {
             // One renewal that hangs must not take the lease with it.
             let limit = self.of.guard.inner.limits.store_timeout.min(lease / 3);
             let renewal = self.of.guard.inner.store.renew(ticket, millis(lease));
-            match self.ask_within(limit, Phase::Renew, renewal).await {
+            match self.ask_within(limit, Phase::Renew, pin!(renewal)).await {
                 Ok(Renewed::Until(_)) => (next, end) = (begun + lease / 3, begun + lease),
                 Ok(Renewed::Stale) => return self.lost(&ticket, "somebody else has the claim, or it lapsed"),
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! Claims in doubt and outcomes that could not be recorded: tried until they are known.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use super::answer::{Answer, Execution};
@@ -42,30 +42,32 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
 
 impl<S: Store> Guarded<S> {
     /// One request to the store: bounded, and counted when it fails. No answer in time is doubt.
-    pub(super) async fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         phase: Phase,
-        request: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+        request: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
         let limits = &self.of.guard.inner.limits;
         let limit = if phase == Phase::Finish { limits.finish_wait } else { limits.store_timeout };
-        self.ask_within(limit, phase, request).await
+        self.ask_within(limit, phase, request)
     }
 
-    pub(super) async fn ask_within<T>(
+    pub(super) fn ask_within<T>(
         &self,
         limit: Duration,
         phase: Phase,
-        request: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let result = within(limit, request).await.unwrap_or_else(|| {
-            let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
-            Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
-        });
-        if result.is_err() {
-            self.of.metrics.store_error(phase);
+        request: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        async move {
+            let result = within(limit, request).await.unwrap_or_else(|| {
+                let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
+                Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
+            });
+            if result.is_err() {
+                self.of.metrics.store_error(phase);
+            }
+            result
         }
-        result
     }
 
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
@@ -96,10 +98,16 @@ impl<S: Store> Guarded<S> {
     /// run out and leave an intent uncertain that never started.
     pub(super) async fn give_back(&self, claim: Claim) {
         for attempt in 0..SETTLE_TRIES {
-            if let Ok(claimed) = self.ask(Phase::Claim, self.of.guard.inner.store.claim(claim.clone())).await {
+            if let Ok(claimed) =
+                self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await
+            {
                 let Some(ticket) = own_ticket(&claimed, &claim) else { return };
                 let release = Finish::release(self.of.policy.retention);
-                if self.ask(Phase::Finish, self.of.guard.inner.store.finish(ticket, release)).await.is_ok() {
+                if self
+                    .ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, release)))
+                    .await
+                    .is_ok()
+                {
                     return;
                 }
             }
@@ -123,7 +131,7 @@ impl<S: Store> Guarded<S> {
         self.of.guard.spawn(async move {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
-                match this.ask(Phase::Claim, this.of.guard.inner.store.claim(claim.clone())).await {
+                match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(claim.clone()))).await {
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {
                             Some(ticket) => {
@@ -211,7 +219,7 @@ impl<S: Store> Guarded<S> {
 
     /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
     async fn superseded(&self, ticket: Ticket) -> Recorded {
-        match self.ask(Phase::Read, self.of.guard.inner.store.get(ticket.id)).await {
+        match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(ticket.id))).await {
             Ok(Some(record)) => match (record.head.state, record.outcome) {
                 (State::Completed, Some(outcome)) => Recorded::Instead(Verdict::Completed, outcome),
                 (State::FailedFinal, Some(outcome)) => Recorded::Instead(Verdict::FailedFinal, outcome),
@@ -245,7 +253,8 @@ impl<S: Store> Guarded<S> {
             if attempt > 0 {
                 tokio::time::sleep(pause(attempt - 1)).await;
             }
-            let asked = self.ask(Phase::Finish, self.of.guard.inner.store.finish(ticket, finish.clone())).await;
+            let asked =
+                self.ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, finish.clone()))).await;
             let error = match asked {
                 Ok(finished) => {
                     self.is_ours(intent, &ticket, finished);

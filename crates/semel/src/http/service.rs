@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, pending, ready};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -128,13 +128,14 @@ where
     let id = intent.id();
     let ran = match rule.respond_async_after {
         None => {
-            let work = move |attempt| work.run(attempt, fingerprint);
+            // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
+            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
             prepared.guarded.run_giving(intent, fingerprint, work).await
         }
         Some(after) => {
             let (started, has_started) = oneshot::channel();
             work.started = Some(started);
-            let work = move |attempt| work.run(attempt, fingerprint);
+            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
             let run = Box::pin(prepared.guarded.run_giving(intent, fingerprint, work));
             tokio::select! {
                 biased;
@@ -147,10 +148,7 @@ where
         }
     };
     match ran {
-        Ok((answer, given)) if answer.replayed => {
-            drop(given);
-            Ok(shared.replay(&answer.outcome, answer.verdict))
-        }
+        Ok((answer, _)) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
         Ok((answer, given)) => shared.give(&answer, given),
         Err(GuardError::InFlight { retry_after }) if rule.accept => {
             Ok(shared.accepted(&id, retry_after).map(EdgeBody::whole))
@@ -207,7 +205,11 @@ impl<S: Store> Shared<S> {
     }
 
     /// The first caller gets the response as the service gave it, with what could not be done for it.
-    fn give<R: Body<Data = Bytes>, E>(&self, answer: &Answer, given: Option<Box<Given<R, E>>>) -> Given<R, E> {
+    fn give<R: Body<Data = Bytes>, E>(
+        &self,
+        answer: &Answer,
+        given: Option<Box<Given<R, E>>>,
+    ) -> Given<R, E> {
         let mut response = match given {
             Some(given) => (*given)?,
             // What ran has given; this is for a reader's peace of mind only.
@@ -245,7 +247,7 @@ impl<S: Store> Shared<S> {
 
 /// One of the layer's own reads of the store.
 pub(super) async fn in_time<T>(read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    within(READ_TIME_MAX, read).await.unwrap_or_else(|| {
+    within(READ_TIME_MAX, pin!(read)).await.unwrap_or_else(|| {
         let message = format!("the store did not answer within {READ_TIME_MAX:?}");
         Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message))
     })

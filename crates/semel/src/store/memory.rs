@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::record::{on_claim, on_decide, on_finish};
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page, Record,
-    Renewed, Store, StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page,
+    Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::{Epoch, FirstBytes, IntentId};
 use crate::intent::policy::StoreTime;
@@ -135,7 +135,9 @@ impl MemoryStore {
                 if absent {
                     self.inner.records.fetch_add(1, Ordering::Relaxed);
                 }
-                return Ok(Claimed::Run(entry.insert_entry(Arc::new(record)).get().ticket(step.other_recipe)));
+                return Ok(Claimed::Run(
+                    entry.insert_entry(Arc::new(record)).get().ticket(step.other_recipe),
+                ));
             }
             (None, Entry::Occupied(entry)) => entry.into_mut(),
             (None, Entry::Vacant(_)) => return Ok(Claimed::Mismatch),
@@ -201,7 +203,10 @@ impl MemoryStore {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(created, id)| format!("{}-{id}", created.0));
-        let records = found.iter().filter_map(|(_, id)| self.shard(id).get(id).map(|record| Record::clone(record))).collect();
+        let records = found
+            .iter()
+            .filter_map(|(_, id)| self.shard(id).get(id).map(|record| Record::clone(record)))
+            .collect();
         Ok(Page { records, next, now })
     }
 
