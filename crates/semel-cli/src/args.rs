@@ -306,6 +306,9 @@ pub(crate) struct Gateway {
     /// What is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", env = "SEMEL_LOG", hide_env = true)]
     pub(crate) log: Option<String>,
+    /// Stop when stdin ends: whoever started it is gone then, however that came about
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_ends: bool,
 }
 
 /// See it work: a service with bad days, careless clients and a killed gateway, judged by a ledger

@@ -66,13 +66,15 @@ impl Gateway {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("gateway").arg("--config").arg(directory::config(directory));
         command.arg("--listen").arg(listen.to_string());
+        // If the demo itself is killed, nobody is left to end it: then this pipe does.
+        command.arg("--until-stdin-ends");
         // Settings of another gateway are none of this one's business.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SEMEL_") {
                 command.env_remove(name);
             }
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Some(stdout) = child.stdout.take() else {
             return Err(Failed::not_done("the gateway has no stdout"));

@@ -51,7 +51,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower_layer::Layer;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -128,6 +128,7 @@ pub(crate) async fn run(
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = stdin_ended(args.until_stdin_ends) => {}
     }
     tracing::info!(limit = ?settings.timeouts.drain, "stopping: no new connections, those under way are finished");
     let drained = async {
@@ -160,10 +161,31 @@ pub(crate) async fn run(
 
 /// What is ours at the level that was asked for; what others say only when it is a warning.
 fn log_to_stderr(level: tracing::Level) {
-    let ours = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
+    let targets = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
+    // Lines say by themselves whose they are; the spans around them are for those who look closely, and cost
+    // every request its share.
+    let spans = level >= tracing::Level::DEBUG;
+    let ours = filter_fn(move |metadata| {
+        (spans || metadata.is_event()) && targets.would_enable(metadata.target(), metadata.level())
+    });
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false);
     // Fails only where somebody else logs already, and then that one does.
     let _ = lines.with_max_level(level).finish().with(ours).try_init();
+}
+
+/// Never, unless it was asked for. A thread of its own: reading stdin cannot be cancelled, and must not keep the
+/// process from ending.
+async fn stdin_ended(asked: bool) {
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    if asked {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            drop(ended);
+        });
+        let _ = end.await;
+        return;
+    }
+    std::future::pending().await
 }
 
 async fn bind(what: &str, address: std::net::SocketAddr) -> Result<TcpListener, Failed> {
