@@ -59,11 +59,12 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match stores(&wanted) {
-        Ok(table) => {
-            print!("{}", if wanted.json { table.json() } else { table.text() });
-            ExitCode::SUCCESS
-        }
+    let mut table = Table::default();
+    let measured = stores(&wanted, &mut table);
+    // What was measured before something failed is shown as well.
+    print!("{}", if wanted.json { table.json() } else { table.text() });
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -71,21 +72,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn stores(wanted: &Wanted) -> Result<Table, Failed> {
+fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let directory = Directory::new()?;
-    let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let size = wanted.size;
     for part in &wanted.parts {
         eprintln!("{part} …");
         match part.as_str() {
-            "memory" => memory::measure(&runtime, size, &mut table)?,
-            "guard" => allocations::measure(size, &mut table)?,
-            "sqlite" => sqlite::measure(&runtime, size, &directory.0, &mut table)?,
-            _ => postgres::measure(&runtime, size, wanted.records, &mut table)?,
+            "memory" => memory::measure(&runtime, size, table)?,
+            "guard" => allocations::measure(size, table)?,
+            "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            _ => postgres::measure(&runtime, size, wanted.records, table)?,
         }
     }
-    Ok(table)
+    Ok(())
 }
 
 /// On the disk of the checkout: a temporary directory may be in memory, where an fsync costs nothing.
