@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 pub(crate) enum Bench {
     /// The stores and the guard: memory and SQLite.
     Stores(BenchArguments),
+    /// A business transaction with and without `once_tx`. Needs PostgreSQL: `cargo xtask services up`.
+    Tx(BenchArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
 }
@@ -38,7 +40,7 @@ pub(crate) struct Chaos {
 }
 
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
-    let (Bench::Stores(arguments) | Bench::Edge(arguments)) = bench;
+    let (Bench::Stores(arguments) | Bench::Tx(arguments) | Bench::Edge(arguments)) = bench;
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
     args.extend(arguments.json.then(|| "--json".to_owned()));
@@ -48,6 +50,10 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
         Bench::Stores(_) => {
             args.insert(0, "stores".to_owned());
             run(&program("bench", "bench"), &args)
+        }
+        Bench::Tx(_) => {
+            args.insert(0, "tx".to_owned());
+            run(&program("bench", "bench,stores"), &args)
         }
         Bench::Edge(_) => {
             cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;

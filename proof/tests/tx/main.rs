@@ -10,5 +10,6 @@ mod driver;
 mod isolation;
 mod once;
 mod phases;
+mod planted;
 mod store;
 mod world;

@@ -6,6 +6,11 @@ mod memory;
 mod sqlite;
 mod table;
 mod times;
+#[cfg(feature = "stores")]
+mod tx;
+#[cfg(not(feature = "stores"))]
+#[path = "without_tx.rs"]
+mod tx;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,12 +27,18 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let json = args.iter().any(|arg| arg == "--json");
     let quick = args.iter().any(|arg| arg == "--quick");
-    let known = |arg: &String| ["stores", "--json", "--quick"].contains(&arg.as_str());
-    if !args.iter().all(known) || !args.iter().any(|arg| arg == "stores") {
-        eprintln!("usage: bench stores [--quick] [--json]");
-        return ExitCode::from(2);
-    }
-    match stores(if quick { 1 } else { 5 }) {
+    let size = if quick { 1 } else { 5 };
+    let subjects: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
+    let known = |arg: &String| ["stores", "tx", "--json", "--quick"].contains(&arg.as_str());
+    let measured = match subjects.as_slice() {
+        ["stores"] if args.iter().all(known) => stores(size),
+        ["tx"] if args.iter().all(known) => transactions(size),
+        _ => {
+            eprintln!("usage: bench stores|tx [--quick] [--json]");
+            return ExitCode::from(2);
+        }
+    };
+    match measured {
         Ok(table) => {
             print!("{}", if json { table.json() } else { table.text() });
             ExitCode::SUCCESS
@@ -50,6 +61,14 @@ fn stores(size: usize) -> Result<Table, Failed> {
     allocations::measure(size, &mut table)?;
     eprintln!("sqlite …");
     sqlite::measure(&runtime, size, &directory.0, &mut table)?;
+    Ok(table)
+}
+
+fn transactions(size: usize) -> Result<Table, Failed> {
+    let mut table = Table::default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    eprintln!("transactions …");
+    tx::measure(&runtime, size, &mut table)?;
     Ok(table)
 }
 
