@@ -8,6 +8,7 @@ mod postgres;
 mod sqlite;
 mod table;
 mod times;
+mod tx;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,10 +23,10 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres";
+    parts: memory, guard, sqlite, postgres, tx";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
-const PARTS: [&str; 4] = ["memory", "guard", "sqlite", "postgres"];
+const PARTS: [&str; 5] = ["memory", "guard", "sqlite", "postgres", "tx"];
 
 /// What is measured, and how much of it.
 struct Wanted {
@@ -90,6 +91,7 @@ fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
             "memory" => memory::measure(&runtime, size, table)?,
             "guard" => allocations::measure(size, table)?,
             "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            "tx" => tx::measure(&runtime, size, table)?,
             _ => postgres::measure(&runtime, size, wanted.records, table)?,
         }
     }
