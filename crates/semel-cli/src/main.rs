@@ -11,6 +11,7 @@ mod ls;
 mod migrate;
 mod moment;
 mod outcome;
+mod redis;
 mod show;
 mod stdout;
 mod sweep;
@@ -54,7 +55,7 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?
-            .block_on(gateway::run(args, cli.store.as_deref(), cli.json)),
+            .block_on(gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.json)),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -64,13 +65,23 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
-    let store = store::open_existing(url).await?;
+    if let Command::Redis(args) = &cli.command {
+        return redis::run(&args.command, url, json).await;
+    }
+    let mut store = store::open_existing(url).await?;
+    if let Some(cache) = &cli.cache {
+        store = store::behind_cache(store, cache, &semel::observe::Metrics::new()).await?;
+    }
     match &cli.command {
         Command::Ls(args) => ls::run(&store, args, json).await,
         Command::Show(args) => show::run(&store, args, url, json).await,
         Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
         Command::Release(args) => decide::release(&store, args, url, json).await,
         Command::Sweep(args) => sweep::run(&store, args, json).await,
-        Command::Migrate(_) | Command::Completions { .. } | Command::Demo(_) | Command::Gateway(_) => Ok(()),
+        Command::Migrate(_)
+        | Command::Redis(_)
+        | Command::Completions { .. }
+        | Command::Demo(_)
+        | Command::Gateway(_) => Ok(()),
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn document(settings: &Settings) -> Value {
         bounds["stored_bytes_max"] = bytes.into();
     }
     let operations: Vec<Value> = settings.operations.iter().map(operation).collect();
-    json!({
+    let mut document = json!({
         "listen": settings.listen.to_string(),
         "admin": settings.admin.to_string(),
         "upstream": format!("http://{}", settings.upstream.authority().map_or("", |authority| authority.as_str())),
@@ -72,7 +72,11 @@ pub(super) fn document(settings: &Settings) -> Value {
             "drain": exact(timeouts.drain),
         },
         "operation": operations,
-    })
+    });
+    if let Some(cache) = &settings.cache {
+        document["cache"] = without_password(cache).into();
+    }
+    document
 }
 
 fn operation(operation: &Operation) -> Value {
@@ -110,6 +114,7 @@ fn operation(operation: &Operation) -> Value {
             StoreDown::Closed => "closed",
             StoreDown::Open => "open",
         },
+        "verify": operation.verify,
         "body_bytes_max": operation.body_bytes_max,
         "response_bytes_max": operation.response_bytes_max,
         "replay_headers": headers,

@@ -43,6 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
+use semel::observe::Metrics;
 use semel::store::{self, AnyStore, Store};
 use semel::{Guard, Scope, ScopeError};
 use serde_json::json;
@@ -76,8 +77,13 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const SWEEP_RECORDS: usize = 1_000;
 
 /// Runs a gateway until it is told to stop.
-pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Result<(), Failed> {
-    let settings = Settings::new(args, store)?;
+pub(crate) async fn run(
+    args: &Gateway,
+    store: Option<&str>,
+    cache: Option<&str>,
+    json: bool,
+) -> Result<(), Failed> {
+    let settings = Settings::new(args, store, cache)?;
     if args.check {
         let (store, counted) = (AnyStore::new(store::memory::MemoryStore::new()), Counted::new());
         build(&settings, &Guard::new(store), &counted)?;
@@ -85,7 +91,12 @@ pub(crate) async fn run(args: &Gateway, store: Option<&str>, json: bool) -> Resu
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
     log_to_stderr(settings.log.0);
-    let guard = Guard::new(store::open(&settings.store).await?);
+    let metrics = Metrics::new();
+    let store = match &settings.cache {
+        Some(cache) => store::open_tiered(&settings.store, cache, &metrics).await?,
+        None => store::open(&settings.store).await?,
+    };
+    let guard = Guard::with(store, semel::guard::Limits::default(), metrics, semel::guard::CurrentRuntime);
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
     let listener = bind("listen", settings.listen).await?;

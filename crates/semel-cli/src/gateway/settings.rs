@@ -26,6 +26,7 @@ pub(super) struct Settings {
     pub(super) upstream: Uri,
     pub(super) keep_host: bool,
     pub(super) store: String,
+    pub(super) cache: Option<String>,
     pub(super) profile: Profile,
     pub(super) key_header: HeaderName,
     pub(super) require_key: bool,
@@ -75,8 +76,8 @@ pub(super) struct Timeouts {
 }
 
 impl Settings {
-    /// Puts together what file, environment and flags say. `store` is what flag or environment say.
-    pub(super) fn new(args: &Gateway, store: Option<&str>) -> Result<Self, Failed> {
+    /// Puts together what file, environment and flags say. `store` and `cache` are what flag or environment say.
+    pub(super) fn new(args: &Gateway, store: Option<&str>, cache: Option<&str>) -> Result<Self, Failed> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let usage = |why: String| Failed::usage(why);
         let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
@@ -121,6 +122,7 @@ impl Settings {
             admin,
             upstream,
             keep_host: file.keep_host.unwrap_or(true),
+            cache: cache.map(str::to_owned).or(file.cache),
             store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| default_store.to_owned()),
             profile: of_text(args.profile.as_deref())?.or(file.profile.map(|Text(p)| p)).unwrap_or_default(),
             key_header: file.key_header.map_or(headers::IDEMPOTENCY_KEY, |Text(name)| name),
