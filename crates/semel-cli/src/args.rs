@@ -39,6 +39,9 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "SOURCE", env = "SEMEL_KEYS", hide_env = true, hide_env_values = true,
           value_parser = parse_source)]
     pub(crate) keys: Option<KeySource>,
+    /// A Redis in front of a SQL store: finished outcomes are replayed from there
+    #[arg(long, global = true, value_name = "URL", env = "SEMEL_CACHE", hide_env_values = true)]
+    pub(crate) cache: Option<String>,
     /// JSON instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -54,6 +57,8 @@ pub(crate) enum Command {
     Release(Release),
     Sweep(Sweep),
     Migrate(Migrate),
+    #[cfg(feature = "redis")]
+    Redis(Redis),
     Demo(Demo),
     Gateway(Box<Gateway>),
     /// Print a completion script for a shell
@@ -235,15 +240,48 @@ pub(crate) struct Sweep {
 }
 
 /// Create or upgrade the tables of a store
+///
+/// In Redis it makes the markers by which a loss of memory is noticed. Do that once, by hand: run at every deployment
+/// it would make a new store of a server that has lost the old one, and nobody would notice.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   semel migrate --store sqlite:/var/lib/semel/semel.db
-  semel migrate --print > schema.sql")]
+  semel migrate --store redis://127.0.0.1
+  semel migrate --print > schema.sql
+  semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
     /// Show the SQL and touch nothing
     #[arg(long)]
     pub(crate) print: bool,
+    /// The data are others now (an older backup was restored): what a cache has of them does not count any more
+    #[arg(long, conflicts_with = "print")]
+    pub(crate) new_lineage: bool,
+}
+
+/// Look after a store in Redis
+#[derive(Args)]
+pub(crate) struct Redis {
+    #[command(subcommand)]
+    pub(crate) command: RedisCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum RedisCommand {
+    /// Go on although Redis has lost what it knew
+    ///
+    /// A Redis that was flushed or started empty refuses all claims, because whatever ran before could run again. This
+    /// says what is missing and, with --yes, makes a new generation of markers: from then on unknown keys run. First
+    /// find out what was lost: wait until clients have stopped retrying, or reconcile with the service's own records.
+    #[command(after_help = "\
+Examples:
+  semel redis accept-loss --store redis://127.0.0.1          what is missing; nothing is changed
+  semel redis accept-loss --store redis://127.0.0.1 --yes    go on without it")]
+    AcceptLoss {
+        /// Yes, what was forgotten may run again
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Guard a service in any language, as a reverse proxy in front of it

@@ -42,6 +42,7 @@ mod wire;
 use std::sync::Arc;
 
 use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
+use semel::observe::Metrics;
 use semel::recover::{SweepLimits, Sweeper};
 use semel::store::{self, AnyStore};
 use semel::{Guard, Scope, ScopeError};
@@ -76,10 +77,11 @@ use crate::stdout;
 pub(crate) async fn run(
     args: &Gateway,
     store: Option<&str>,
+    cache: Option<&str>,
     keys: Option<&KeySource>,
     json: bool,
 ) -> Result<(), Failed> {
-    let settings = Settings::new(args, store, keys)?;
+    let settings = Settings::new(args, store, cache, keys)?;
     if let Some(warning) = &settings.protect.warning {
         eprintln!("semel: {warning}");
     }
@@ -90,8 +92,10 @@ pub(crate) async fn run(
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
     log_to_stderr(settings.log.0);
-    let store = store::open(&settings.store).await?;
-    let guard = Guard::new(protected(store, settings.protect.protection.clone()));
+    let metrics = Metrics::new();
+    let store = opened(&settings, &metrics).await?;
+    let store = protected(store, settings.protect.protection.clone());
+    let guard = Guard::with(store, semel::guard::Limits::default(), metrics, semel::guard::CurrentRuntime);
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
     let listener = bind("listen", settings.listen).await?;
@@ -157,6 +161,19 @@ pub(crate) async fn run(
         left.unrecorded,
         if ended { "" } else { ", and with connections still open" }
     )))
+}
+
+async fn opened(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, Failed> {
+    match &settings.cache {
+        None => Ok(store::open(&settings.store).await?),
+        #[cfg(feature = "redis")]
+        Some(cache) => Ok(store::open_tiered(&settings.store, cache, metrics).await?),
+        #[cfg(not(feature = "redis"))]
+        Some(_) => {
+            let _ = metrics;
+            Err(Failed::usage("this build has no Redis store to be a cache; build with the feature `redis`"))
+        }
+    }
 }
 
 /// What is ours at the level that was asked for; what others say only when it is a warning.
