@@ -1,4 +1,4 @@
 //! PostgreSQL.
 
 mod conformance;
-mod place;
+pub(crate) mod place;

@@ -1,4 +1,4 @@
 //! Redis and Redis Cluster keep every law, and say what they have lost.
 
 mod conformance;
-mod support;
+pub(crate) mod support;
