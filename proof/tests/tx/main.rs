@@ -7,6 +7,7 @@
 mod driver;
 mod isolation;
 mod ledger;
+mod ledger_mysql;
 mod once;
 mod store;
 mod world;
