@@ -6,7 +6,7 @@ mod conformance;
 mod doubt;
 mod like_memory;
 mod migration;
-mod place;
+pub(crate) mod place;
 mod planted;
 mod pooler;
 mod race;

@@ -9,6 +9,7 @@ mod crash_matrix;
 mod driver;
 mod isolation;
 mod ledger;
+mod ledger_mysql;
 mod once;
 mod phases;
 mod planted;
