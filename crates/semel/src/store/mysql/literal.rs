@@ -51,6 +51,20 @@ pub(super) fn list<'a>(ids: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
     out
 }
 
+/// One more row of a table that exists only in the statement. The first one names the columns.
+pub(super) fn push_row(rows: &mut String, values: &[(&str, &str)]) {
+    let first = rows.is_empty();
+    rows.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
+    for (n, (name, value)) in values.iter().enumerate() {
+        rows.push_str(if n == 0 { "" } else { ", " });
+        rows.push_str(value);
+        if first {
+            rows.push_str(" AS ");
+            rows.push_str(name);
+        }
+    }
+}
+
 /// A statement's text without its comments, with `{columns}` in their place.
 pub(super) struct Template(LazyLock<String, fn() -> String>);
 
