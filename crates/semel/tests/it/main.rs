@@ -32,3 +32,5 @@ mod sqlite_sweep;
 mod sqlite_trouble;
 #[cfg(feature = "sqlite")]
 mod sqlite_wrong_file;
+#[cfg(feature = "sqlite")]
+mod tx_sqlite;
