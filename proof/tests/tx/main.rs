@@ -6,6 +6,7 @@
 
 mod driver;
 mod isolation;
+mod mysql;
 mod once;
 mod store;
 mod world;

@@ -16,6 +16,8 @@ mod claim;
 mod command;
 pub mod driver;
 mod error;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod once;
 mod phases;
 mod remember;

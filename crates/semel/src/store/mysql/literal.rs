@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// A binary string.
-pub(super) fn bytes(bytes: &[u8]) -> String {
+pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2 + 3);
     push_bytes(&mut out, bytes);
     out
@@ -23,7 +23,7 @@ pub(super) fn push_bytes(out: &mut String, bytes: &[u8]) {
 }
 
 /// A text.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     format!("_utf8mb4 {}", bytes(text.as_bytes()))
 }
 
