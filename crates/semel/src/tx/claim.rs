@@ -92,6 +92,14 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
     let (mut pause, mut turn) = (PAUSE_MIN, None);
+    // MySQL waits in the look itself. Several who wait there for one row that is then rolled back each keep a
+    // lock on the gap it leaves, and none can insert: a deadlock. So there is one.
+    if port.dialect() == Dialect::Mysql {
+        turn = Turn::take(ask.intent.id(), deadline).await;
+        if turn.is_none() {
+            return Err(TxError::InFlight { waited: begun.elapsed() });
+        }
+    }
     loop {
         let busy = match look(&port, &ask).await {
             Ok(looked) => {

@@ -9,6 +9,7 @@
 //!   wait deadlock when the first rolls back.
 //! - The wait is bounded by `innodb_lock_wait_timeout`, set for that statement and put back. Its error (1205)
 //!   undoes the statement and nothing else, so the caller's transaction is as good as before.
+//! - Names are read by `SELECT … INTO`: a query inside `SET` would be a locking one under REPEATABLE READ.
 //! - A deadlock (1213) undoes the whole transaction, and the server commits what comes after it statement by
 //!   statement. So the owner is written when the intent is claimed, and the outcome only where it still
 //!   stands: after a deadlock that the work has swallowed there is no such row.

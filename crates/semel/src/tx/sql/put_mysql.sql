@@ -1,4 +1,5 @@
-SET @semel_last = LAST_INSERT_ID(), @semel_operation = (SELECT MIN(n) FROM semel_operation WHERE name = ?11);
+SET @semel_last = LAST_INSERT_ID();
+SELECT MIN(n) INTO @semel_operation FROM semel_operation WHERE name = ?11;
 INSERT INTO semel_operation (name) SELECT ?11 FROM DUAL WHERE @semel_operation IS NULL;
 SET @semel_operation = COALESCE(@semel_operation, LAST_INSERT_ID());
 INSERT INTO semel_fence (n) VALUES (NULL);
