@@ -207,7 +207,11 @@ async fn a_duplicate_waits_for_the_first_and_gets_its_value_or_runs_after_its_ro
             .collect();
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert!(waiting.iter().all(|call| !call.is_finished()));
-        if commits { first.commit().await.unwrap() } else { first.rollback().await.unwrap() }
+        if commits {
+            first.commit().await.unwrap()
+        } else {
+            first.rollback().await.unwrap()
+        }
         let mut ran = usize::from(commits);
         for call in waiting {
             let reply = soon(call).await.unwrap().unwrap();
@@ -257,10 +261,7 @@ async fn a_deadlock_ends_the_whole_transaction_and_says_so() {
     once_tx(&mut two, &intent("b"), asked(1), work).await.unwrap();
     let (key_b, key_a) = (intent("b"), intent("a"));
     let crossing = async {
-        tokio::join!(
-            once_tx(&mut one, &key_b, asked(1), work),
-            once_tx(&mut two, &key_a, asked(1), work)
-        )
+        tokio::join!(once_tx(&mut one, &key_b, asked(1), work), once_tx(&mut two, &key_a, asked(1), work))
     };
     let (first, second) = soon(crossing).await;
     let lost = [&first, &second].into_iter().filter(|met| matches!(met, Err(TxError::Retry(_)))).count();
@@ -338,7 +339,8 @@ async fn a_read_only_transaction_replays_and_runs_nothing() {
     let again = once_tx(&mut tx, &intent("a"), asked(1), work).await.unwrap();
     assert_eq!(again, TxReply { value: first.value, replayed: true });
     let refused = once_tx(&mut tx, &intent("b"), asked(1), work).await;
-    let read_only = matches!(&refused, Err(TxError::Database(error)) if error.kind() == DriverErrorKind::ReadOnly);
+    let read_only =
+        matches!(&refused, Err(TxError::Database(error)) if error.kind() == DriverErrorKind::ReadOnly);
     assert!(read_only, "{refused:?}");
     let bound: i64 = sqlx::query_scalar("SELECT CAST(@@innodb_lock_wait_timeout AS SIGNED)")
         .fetch_one(&mut *tx)
@@ -354,7 +356,8 @@ async fn a_snapshot_older_than_the_answer_replays_all_the_same() {
     let Some(world) = World::new().await else { return };
     for isolation in ["REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"] {
         let mut old = world.begin_with(isolation).await;
-        let seen: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM account").fetch_one(&mut *old).await.unwrap();
+        let seen: i64 =
+            sqlx::query_scalar("SELECT COUNT(*) FROM account").fetch_one(&mut *old).await.unwrap();
         assert_eq!(seen, 2);
         let first = pay(&world.pool, isolation.split(' ').next().unwrap(), 1).await.unwrap();
         let key = intent(isolation.split(' ').next().unwrap());
@@ -449,7 +452,8 @@ async fn the_callers_last_insert_id_stays_its_own() {
     let mut tx = world.begin().await;
     let work = async |tx: &mut MySqlConnection| book(tx, "a", 1).await;
     let paid = once_tx(&mut tx, &intent("a"), asked(1), work).await.unwrap();
-    let last: i64 = sqlx::query_scalar("SELECT CAST(LAST_INSERT_ID() AS SIGNED)").fetch_one(&mut *tx).await.unwrap();
+    let last: i64 =
+        sqlx::query_scalar("SELECT CAST(LAST_INSERT_ID() AS SIGNED)").fetch_one(&mut *tx).await.unwrap();
     assert_eq!(last, paid.value);
     tx.commit().await.unwrap();
     world.end().await;

@@ -216,7 +216,13 @@ async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
     }
 }
 
-pub(super) fn looked(row: &Row, at: usize, locked: bool, writable: bool, now: i64) -> Result<Looked, DriverError> {
+pub(super) fn looked(
+    row: &Row,
+    at: usize,
+    locked: bool,
+    writable: bool,
+    now: i64,
+) -> Result<Looked, DriverError> {
     let now = StoreTime(now.cast_unsigned());
     let Some(state) = row.int_or_null(at)? else {
         return Ok(Looked { locked, writable, now, head: None, outcome: None });

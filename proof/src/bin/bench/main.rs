@@ -3,6 +3,7 @@
 mod allocations;
 mod load;
 mod memory;
+mod mysql;
 mod postgres;
 mod sqlite;
 mod table;
@@ -20,9 +21,9 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres";
+    parts: memory, guard, sqlite, postgres, mysql";
 
-const PARTS: [&str; 4] = ["memory", "guard", "sqlite", "postgres"];
+const PARTS: [&str; 5] = ["memory", "guard", "sqlite", "postgres", "mysql"];
 
 /// What is measured, and how much of it.
 struct Wanted {
@@ -82,6 +83,7 @@ fn stores(wanted: &Wanted) -> Result<Table, Failed> {
             "memory" => memory::measure(&runtime, size, &mut table)?,
             "guard" => allocations::measure(size, &mut table)?,
             "sqlite" => sqlite::measure(&runtime, size, &directory.0, &mut table)?,
+            "mysql" => mysql::measure(&runtime, size, &mut table)?,
             _ => postgres::measure(&runtime, size, wanted.records, &mut table)?,
         }
     }

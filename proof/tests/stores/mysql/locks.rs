@@ -51,7 +51,8 @@ async fn strangers_do_not_wait_for_a_row_that_an_open_transaction_has_locked() {
     }
     let mut other = database.raw().await;
     let mut transaction = other.begin().await.unwrap();
-    let lock = format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("held").intent));
+    let lock =
+        format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("held").intent));
     run(&mut transaction, &lock).await;
 
     let renewals = join_all(tickets.iter().map(|ticket| store.renew(*ticket, 60_000)));
@@ -92,7 +93,10 @@ async fn a_sweep_passes_by_what_is_locked() {
 
 /// Holds a row while its outcome waits for it, and tells the clock when it let go. `None` when the machine
 /// was too slow for the lock to be waited for.
-pub(super) async fn finish_behind_a_lock(database: &Database, options: MysqlOptions) -> Option<(StoreTime, StoreTime)> {
+pub(super) async fn finish_behind_a_lock(
+    database: &Database,
+    options: MysqlOptions,
+) -> Option<(StoreTime, StoreTime)> {
     let store = database.open(options.connections(1)).await;
     let ticket = run_of(&store, &claim_of(&fastrand::u64(..).to_string())).await;
     let mut other = database.raw().await;
@@ -190,10 +194,8 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
     let (mut one, mut two) = (one.begin().await.unwrap(), two.begin().await.unwrap());
     insert_raw(&mut one, &claims[0].intent).await;
     insert_raw(&mut two, &claims[1].intent).await;
-    let (first, second) = tokio::join!(
-        try_insert(&mut one, &claims[1].intent),
-        try_insert(&mut two, &claims[0].intent)
-    );
+    let (first, second) =
+        tokio::join!(try_insert(&mut one, &claims[1].intent), try_insert(&mut two, &claims[0].intent));
     let mut met = [first, second];
     met.sort_by_key(Result::is_err);
     assert_eq!(met, [Ok(()), Err(1213)], "one of them is the victim");
@@ -214,7 +216,9 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
                     async move { store.claim(Claim { owner, ..claim }).await }
                 });
                 let met = join_all(asked).await;
-                met.into_iter().filter(|met| matches!(met.as_ref().expect("an answer"), Claimed::Run(_))).count()
+                met.into_iter()
+                    .filter(|met| matches!(met.as_ref().expect("an answer"), Claimed::Run(_)))
+                    .count()
             })
         })
         .collect();

@@ -9,8 +9,8 @@ use super::row;
 use super::session::{Dial, Failed, Session};
 use crate::intent::identity::{IntentId, Operation};
 use crate::intent::policy::StoreTime;
-use crate::store::codes::MS_MAX;
 use crate::store::coalesce::Failure;
+use crate::store::codes::MS_MAX;
 use crate::store::{Fate, StoreError};
 
 /// The clock in ms. SYSDATE is the moment it is asked, also after a wait in the middle of a statement; NOW
@@ -58,12 +58,17 @@ impl Server {
     }
 
     /// The numbers of operations, made where they are new. Names are never forgotten.
-    pub(super) async fn operation(&self, session: &mut Session, operation: &Operation) -> Result<i64, Failed> {
+    pub(super) async fn operation(
+        &self,
+        session: &mut Session,
+        operation: &Operation,
+    ) -> Result<i64, Failed> {
         if let Some(n) = self.known(operation) {
             return Ok(n);
         }
         let name = literal::text(operation.as_str());
-        let find = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name} ORDER BY n LIMIT 1");
+        let find =
+            format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name} ORDER BY n LIMIT 1");
         let add = format!("INSERT INTO semel_operation (name) VALUES ({name}); {find}");
         for sql in [find, add] {
             let brought = session.run(sql).await?;
