@@ -44,6 +44,11 @@ impl World {
         format!("{}?schema={}", self.url, self.schema)
     }
 
+    /// Server and schema, as the worker wants them.
+    pub fn place(&self) -> [&str; 2] {
+        [&self.url, &self.schema]
+    }
+
     async fn connect_plain(&self) -> tokio_postgres::Client {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
         tokio::spawn(connection);
