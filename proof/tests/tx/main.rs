@@ -10,6 +10,7 @@ mod driver;
 mod isolation;
 mod ledger;
 mod ledger_mysql;
+mod mysql;
 mod once;
 mod phases;
 mod planted;

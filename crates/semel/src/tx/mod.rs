@@ -20,6 +20,8 @@ mod command;
 pub mod driver;
 mod error;
 pub mod ledger;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod once;
 mod phases;
 pub mod reference;

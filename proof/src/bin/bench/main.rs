@@ -4,6 +4,7 @@ mod allocations;
 mod layer;
 mod load;
 mod memory;
+mod mysql;
 mod postgres;
 mod sqlite;
 mod table;
@@ -23,10 +24,10 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres, tx";
+    parts: memory, guard, sqlite, postgres, tx, mysql";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
-const PARTS: [&str; 5] = ["memory", "guard", "sqlite", "postgres", "tx"];
+const PARTS: [&str; 6] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql"];
 
 /// What is measured, and how much of it.
 struct Wanted {
@@ -91,6 +92,7 @@ fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
             "memory" => memory::measure(&runtime, size, table)?,
             "guard" => allocations::measure(size, table)?,
             "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            "mysql" => mysql::measure(&runtime, size, table)?,
             "tx" => tx::measure(&runtime, size, table)?,
             _ => postgres::measure(&runtime, size, wanted.records, table)?,
         }

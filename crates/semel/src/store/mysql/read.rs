@@ -178,21 +178,21 @@ impl Server {
             session.roll_back().await;
             return Ok(None);
         }
-        session.run(DELETE.fill(&[("ids", &ids(&locked))])).await?;
+        let mut doomed = String::new();
+        for id in &locked {
+            literal::push_row(&mut doomed, &[("id", &literal::bytes(id.as_bytes()))]);
+        }
+        session.run(DELETE.fill(&[("doomed", &doomed)])).await?;
         Ok(Some(locked.len()))
     }
 
-    /// The number of an operation that has been claimed before.
-    pub(super) async fn find_operation(
-        &self,
-        session: &mut Session,
-        name: &str,
-    ) -> Result<Option<i64>, Failed> {
+    /// The numbers of an operation that has been claimed before: one, or a few if several were first.
+    pub(super) async fn find_operation(&self, session: &mut Session, name: &str) -> Result<Vec<i64>, Failed> {
         let name = literal::text(name);
         let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
         let brought = session.run(sql).await?;
-        let row = brought.first().and_then(|brought| brought.rows.first());
-        Ok(row.map(|row| row.try_get(0)).transpose().map_err(Trouble::from)?)
+        let rows = brought.iter().flat_map(|brought| &brought.rows);
+        Ok(rows.map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(Trouble::from)?)
     }
 }
 
