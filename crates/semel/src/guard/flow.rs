@@ -54,6 +54,7 @@ impl<S: Store> Guarded<S> {
 
     /// As [`run`](Self::run), for work that has something for this caller beside what is recorded. There is none
     /// where nothing ran for it.
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(crate) fn run_giving<F, Fut, T>(
         &self,
         intent: Intent,
@@ -289,6 +290,7 @@ impl<S: Store> Guarded<S> {
     }
 
     /// The task itself. A function that gives a block, because an async function holds its arguments twice.
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     fn run_claimed<F, Fut, T>(
         self,
         intent: Intent,
@@ -445,6 +447,7 @@ impl<T> Ran<T> {
 }
 
 /// The work, with its panics caught (also those before its first await) and its time bounded.
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn run_caught<F, Fut, T>(work: F, attempt: Attempt, timeout: Option<Duration>) -> impl Future<Output = Ran<T>>
 where
     F: FnOnce(Attempt) -> Fut,

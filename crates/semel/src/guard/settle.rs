@@ -52,6 +52,7 @@ impl<S: Store> Guarded<S> {
         self.ask_within(limit, phase, request)
     }
 
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(crate) fn ask_within<T>(
         &self,
         limit: Duration,

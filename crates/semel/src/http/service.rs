@@ -97,6 +97,7 @@ where
 }
 
 /// Until the body is read, a client that goes away leaves nothing.
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn answer<S, Inner, B, R>(
     mut work: Box<Work<S, Inner, B>>,
     scope: Scope,
