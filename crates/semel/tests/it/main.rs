@@ -10,6 +10,8 @@ mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
 mod guard_world;
+#[cfg(feature = "sqlite")]
+mod ledger;
 mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;
@@ -37,3 +39,5 @@ mod sqlite_trouble;
 #[cfg(feature = "sqlite")]
 mod sqlite_wrong_file;
 mod sweeper;
+#[cfg(feature = "sqlite")]
+mod tx_sqlite;
