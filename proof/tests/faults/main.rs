@@ -3,9 +3,11 @@
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test faults`. Each fault is made once;
 //! `SEMEL_FAULT_ROUNDS=10` makes it ten times under one load, `SEMEL_SEED` draws the same calls again.
 
+mod cluster;
 mod crowded;
 mod cut;
 mod flushed;
+mod nodes;
 mod paused;
 mod place;
 mod planted;
