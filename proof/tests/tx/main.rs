@@ -7,4 +7,5 @@
 mod driver;
 mod isolation;
 mod once;
+mod store;
 mod world;

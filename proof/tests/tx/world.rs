@@ -1,6 +1,7 @@
 //! A schema of its own on the server for each test, and connections to it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use semel::intent::fingerprint::{Fingerprint, Recipe};
 use semel::{Intent, Key, Operation, Scope};
@@ -38,6 +39,11 @@ impl World {
         Some(world)
     }
 
+    /// The address for a store of semel's own.
+    pub fn url(&self) -> String {
+        format!("{}?schema={}", self.url, self.schema)
+    }
+
     async fn connect_plain(&self) -> tokio_postgres::Client {
         let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -53,7 +59,7 @@ impl World {
 
     pub async fn pool(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url.parse().unwrap();
-        let options = options.options([("search_path", self.schema.as_str())]);
+        let options = options.options([("search_path", self.schema.as_str())]).application_name(&self.schema);
         PgPoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
     }
 
@@ -65,6 +71,26 @@ impl World {
     /// What a query for one number says.
     pub async fn count(&self, query: &str) -> i64 {
         self.connect().await.query_one(query, &[]).await.unwrap().get(0)
+    }
+
+    /// Who has looked for an intent last, and when: (backend, moment).
+    pub async fn looks_of_waiting(&self) -> Vec<(i32, String)> {
+        let query = "SELECT pid, query_start::text FROM pg_stat_activity
+                     WHERE application_name = $1 AND query LIKE '%semel_tx_look%'";
+        let rows = self.connect().await.query(query, &[&self.schema]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+    }
+
+    /// The same, when that many have.
+    pub async fn until_looked(&self, callers: usize) -> Vec<(i32, String)> {
+        for _ in 0..500 {
+            let looks = self.looks_of_waiting().await;
+            if looks.len() == callers {
+                return looks;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{callers} callers never came");
     }
 
     /// Takes the schema away again. Not on drop: what a failed test left is worth a look.

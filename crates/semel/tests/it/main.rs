@@ -37,3 +37,5 @@ mod sqlite_trouble;
 #[cfg(feature = "sqlite")]
 mod sqlite_wrong_file;
 mod sweeper;
+#[cfg(feature = "sqlite")]
+mod tx_sqlite;

@@ -16,11 +16,14 @@ INSERT INTO semel_meta (version) VALUES (1);
 -- for later would give a later claim a lower one.
 CREATE SEQUENCE semel_epoch AS bigint CACHE 1;
 
--- Names of operations, once each instead of once per intent.
+-- Names of operations, once each instead of once per intent. Not unique on purpose: a transaction of the
+-- application's that is the first to use a name would make everybody else who is first wait for its commit.
+-- So a name may get two numbers when two are first at once; the lower one is used from then on.
 CREATE TABLE semel_operation (
     n    integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    name text    COLLATE "C" NOT NULL UNIQUE
+    name text    COLLATE "C" NOT NULL
 );
+CREATE INDEX semel_operation_name ON semel_operation (name, n);
 
 -- Wide columns last, and those of eight bytes first: nothing is lost to padding. `id` decides who runs, so
 -- this table is never partitioned: a unique key over partitions would need more columns than the id.

@@ -30,8 +30,8 @@ pub(super) static CLAIM: Sql = Sql {
 
 pub(super) static OPERATIONS: Sql = Sql {
     text: "INSERT INTO semel_operation (name)
-           SELECT name FROM unnest($1::text[]) AS asked (name) ORDER BY name
-           ON CONFLICT (name) DO NOTHING",
+           SELECT name FROM unnest($1::text[]) AS asked (name)
+           WHERE NOT EXISTS (SELECT FROM semel_operation known WHERE known.name = asked.name)",
     types: &[Type::TEXT_ARRAY],
 };
 

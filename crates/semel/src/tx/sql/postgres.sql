@@ -58,11 +58,9 @@ DECLARE
     v_operation integer;
     v_epoch     bigint;
 BEGIN
-    SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation;
+    SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation ORDER BY o.n LIMIT 1;
     IF NOT FOUND THEN
-        -- The very first time. Others who are first too wait here until we have committed.
-        INSERT INTO semel_operation (name) VALUES (p_operation) ON CONFLICT (name) DO NOTHING;
-        SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation;
+        INSERT INTO semel_operation (name) VALUES (p_operation) RETURNING n INTO v_operation;
     END IF;
     v_epoch := nextval('semel_epoch');
     INSERT INTO semel_intent AS i (

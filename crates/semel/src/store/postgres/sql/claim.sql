@@ -61,7 +61,7 @@ fresh AS (
     FROM asked
     CROSS JOIN clock
     CROSS JOIN LATERAL (
-        SELECT n FROM semel_operation WHERE semel_operation.name = asked.operation OFFSET 0
+        SELECT n FROM semel_operation WHERE semel_operation.name = asked.operation ORDER BY n LIMIT 1
     ) operation
     CROSS JOIN LATERAL (SELECT nextval('semel_epoch') AS epoch WHERE asked.n > 0 OFFSET 0) new
     WHERE asked.n IN (SELECT wanted.n FROM wanted WHERE wanted.way = 1 AND wanted.got)
