@@ -6,6 +6,7 @@
 
 mod driver;
 mod isolation;
+mod ledger;
 mod once;
 mod store;
 mod world;

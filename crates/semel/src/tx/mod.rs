@@ -8,17 +8,23 @@
 //! | [`once_tx`], [`Once`] | the work, unless it was committed before |
 //! | [`sqlite`] | the same for `rusqlite`, as ordinary functions |
 //! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
+//! | [`ledger`] | double-entry postings, each once |
+//! | [`mod@reference`] | a provider's name for the result, under one intent only |
+//! | [`upsert`] | work that is idempotent by itself |
 //! | `script` | what is written once over all drivers |
 
 mod claim;
 pub mod driver;
 mod error;
+pub mod ledger;
 mod once;
+pub mod reference;
 mod remember;
 pub(crate) mod script;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 mod turn;
+pub mod upsert;
 
 pub use error::TxError;
 pub use once::{Once, TxReply, WAIT, once_tx};

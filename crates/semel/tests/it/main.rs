@@ -10,6 +10,8 @@ mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
 mod guard_world;
+#[cfg(feature = "sqlite")]
+mod ledger;
 mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;

@@ -1,0 +1,156 @@
+//! A provider's own name for what was done, recorded uniquely beside the intent.
+//!
+//! A key makes *our* request unique; `ch_7` is the *result*, and one result must not be booked under two intents: a
+//! webhook that arrives under another name, a lookup that finds the neighbour's charge, a person who resolves the wrong
+//! one. Record the reference in the transaction that books the result:
+//!
+//! ```text
+//!  begin ─▶ once_tx(intent, …) ─▶ reference::record(tx, &intent, "stripe", "ch_7") ─▶ ledger::post(…) ─▶ commit
+//! ```
+
+use crate::intent::identity::{Intent, IntentId};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql, Tx, Value};
+use crate::tx::script::{Port, play};
+
+/// Longest name of a provider, in bytes.
+pub const PROVIDER_BYTES_MAX: usize = 100;
+/// Longest reference, in bytes.
+pub const REFERENCE_BYTES_MAX: usize = 255;
+
+/// 1 provider, 2 reference, 3 intent.
+const RECORD: Sql = Sql {
+    postgres: "INSERT INTO semel_reference (provider, reference, intent) VALUES ($1, $2, $3) \
+               ON CONFLICT (provider, reference) DO NOTHING RETURNING 1",
+    mysql: "INSERT INTO semel_reference (provider, reference, intent) VALUES (?, ?, ?) \
+            ON DUPLICATE KEY UPDATE provider = provider",
+    sqlite: "INSERT INTO semel_reference (provider, reference, intent) VALUES (?1, ?2, ?3) \
+             ON CONFLICT (provider, reference) DO NOTHING RETURNING 1",
+};
+
+/// 1 provider, 2 reference.
+const FIND: Sql = Sql {
+    postgres: "SELECT intent FROM semel_reference WHERE provider = $1 AND reference = $2",
+    mysql: "SELECT intent FROM semel_reference WHERE provider = ? AND reference = ? LOCK IN SHARE MODE",
+    sqlite: "SELECT intent FROM semel_reference WHERE provider = ?1 AND reference = ?2",
+};
+
+/// The table, for that dialect. Run it once, with your migrations.
+pub fn schema(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => include_str!("postgres.sql"),
+        Dialect::Mysql => include_str!("mysql.sql"),
+        Dialect::Sqlite => include_str!("sqlite.sql"),
+    }
+}
+
+/// Why a reference was not recorded. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReferenceError {
+    /// The same result is booked under another intent. Neither the result nor that intent is named: whoever is told
+    /// need not be the one whose they are.
+    #[error(
+        "this result of {provider} is booked under another intent already; book it once, or find out whose it is"
+    )]
+    Taken {
+        /// Whose result it is.
+        provider: String,
+    },
+    /// See [`PROVIDER_BYTES_MAX`].
+    #[error("a provider's name has 1 to {PROVIDER_BYTES_MAX} printable ASCII characters")]
+    Provider,
+    /// See [`REFERENCE_BYTES_MAX`].
+    #[error("a reference has 1 to {REFERENCE_BYTES_MAX} bytes of text without control characters")]
+    Reference,
+    /// The database.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+/// Records that this is what the provider calls its side of the intent. Recording the same again changes nothing; one
+/// intent may have several.
+///
+/// If another transaction is about to record the same reference, this one waits for it.
+pub async fn record<X: Tx>(
+    tx: &mut X,
+    intent: &Intent,
+    provider: &str,
+    reference: &str,
+) -> Result<(), ReferenceError> {
+    named(provider, reference)?;
+    play(tx, |port| recorded(port, intent.id(), provider, reference)).await?
+}
+
+/// As [`record`], in the transaction that is open on a rusqlite connection.
+#[cfg(feature = "sqlite")]
+pub fn record_now(
+    connection: &rusqlite::Connection,
+    intent: &Intent,
+    provider: &str,
+    reference: &str,
+) -> Result<(), ReferenceError> {
+    named(provider, reference)?;
+    crate::tx::driver::play_now(connection, |port| recorded(port, intent.id(), provider, reference))?
+}
+
+/// The intent a provider's result is booked under: what a webhook asks.
+pub async fn find<X: Tx>(
+    tx: &mut X,
+    provider: &str,
+    reference: &str,
+) -> Result<Option<IntentId>, ReferenceError> {
+    named(provider, reference)?;
+    play(tx, |port| async move { found(&port, provider, reference).await }).await?
+}
+
+/// As [`find`], in the transaction that is open on a rusqlite connection.
+#[cfg(feature = "sqlite")]
+pub fn find_now(
+    connection: &rusqlite::Connection,
+    provider: &str,
+    reference: &str,
+) -> Result<Option<IntentId>, ReferenceError> {
+    named(provider, reference)?;
+    crate::tx::driver::play_now(connection, |port| async move { found(&port, provider, reference).await })?
+}
+
+fn named(provider: &str, reference: &str) -> Result<(), ReferenceError> {
+    let graphic = provider.bytes().all(|byte| byte.is_ascii_graphic());
+    if !(1..=PROVIDER_BYTES_MAX).contains(&provider.len()) || !graphic {
+        return Err(ReferenceError::Provider);
+    }
+    if !(1..=REFERENCE_BYTES_MAX).contains(&reference.len()) || reference.chars().any(char::is_control) {
+        return Err(ReferenceError::Reference);
+    }
+    Ok(())
+}
+
+async fn recorded(
+    port: Port,
+    intent: IntentId,
+    provider: &str,
+    reference: &str,
+) -> Result<(), ReferenceError> {
+    let values = vec![provider.into(), reference.into(), Value::from(&intent.as_bytes()[..])];
+    let written = port.run(&RECORD, values).await?;
+    if port.dialect() != Dialect::Mysql && !written.rows.is_empty() {
+        return Ok(());
+    }
+    match found(&port, provider, reference).await? {
+        Some(there) if there == intent => Ok(()),
+        Some(_) => Err(ReferenceError::Taken { provider: provider.to_owned() }),
+        None => {
+            let message = "somebody else recorded the same reference meanwhile; roll back and run the whole transaction again";
+            Err(DriverError::new(DriverErrorKind::Serialization, message).into())
+        }
+    }
+}
+
+async fn found(port: &Port, provider: &str, reference: &str) -> Result<Option<IntentId>, ReferenceError> {
+    let rows = port.run(&FIND, vec![provider.into(), reference.into()]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let id: [u8; 32] = row.bytes(0)?[..].try_into().map_err(|_| {
+        DriverError::new(DriverErrorKind::Unreadable, "an intent's id in semel_reference has not 32 bytes")
+    })?;
+    Ok(Some(IntentId::from_bytes(id)))
+}

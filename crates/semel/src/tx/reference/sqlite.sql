@@ -1,0 +1,9 @@
+-- What a provider calls its side of an intent, each once.
+CREATE TABLE IF NOT EXISTS semel_reference (
+    provider  TEXT NOT NULL,
+    reference TEXT NOT NULL,
+    intent    BLOB NOT NULL,
+    PRIMARY KEY (provider, reference)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS semel_reference_intent ON semel_reference (intent);

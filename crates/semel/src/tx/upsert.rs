@@ -1,0 +1,93 @@
+//! Work that is idempotent by itself: what a statement's count of changed rows means.
+//!
+//! Not everything needs a key. "The address of customer 7 *is* this" can be said twice; "customer 7 orders once more"
+//! cannot. Where a row's own name or version tells a repetition from a new wish, that is cheaper than any record, and
+//! these helpers say which of the two a statement was. `docs/natural.md` tells when that is enough, and when not.
+//!
+//! They run the caller's own statement, as it is. What it has to look like, each of them says.
+
+use super::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Tx, Value};
+use super::script::{Port, play};
+
+/// What an insert was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Inserted {
+    /// The row is new.
+    New,
+    /// A row of that name was there already, and stays as it is. Whether it is the same is yours to compare.
+    There,
+}
+
+/// What an update with a condition was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Updated {
+    /// The row was what was expected, and is changed.
+    Done,
+    /// The row is not there, or not in the version that was expected. Read it again before you decide: it may be this
+    /// very change, made by an earlier attempt.
+    Stale,
+}
+
+/// Inserts a row that is named by its content, such as `(order, line)`.
+///
+/// The statement inserts one row, does nothing when its key is there, and returns something for a new row only:
+/// `INSERT … ON CONFLICT (…) DO NOTHING RETURNING 1`. MySQL has no `RETURNING`, and counts are not reliable there (a
+/// driver may ask for rows found instead of rows changed): use `INSERT IGNORE …` and know that it waits on locks.
+pub async fn insert<X: Tx>(tx: &mut X, sql: &Sql, values: Vec<Value>) -> Result<Inserted, DriverError> {
+    play(tx, |port| inserted(port, sql, values)).await?
+}
+
+/// As [`insert`], in the transaction that is open on a rusqlite connection.
+#[cfg(feature = "sqlite")]
+pub fn insert_now(
+    connection: &rusqlite::Connection,
+    sql: &Sql,
+    values: Vec<Value>,
+) -> Result<Inserted, DriverError> {
+    super::driver::play_now(connection, |port| inserted(port, sql, values))?
+}
+
+/// Changes one row if it is in the version that was read, or is newer than what is there.
+///
+/// The statement names one row by its key and says what is expected of it:
+/// `UPDATE cart SET …, version = version + 1 WHERE id = $1 AND version = $2`, or an upsert that only moves forward:
+/// `INSERT … ON CONFLICT (id) DO UPDATE SET … WHERE excluded.version > t.version`. More than one changed row is an error,
+/// because then it was not one row that was named; roll back.
+pub async fn update<X: Tx>(tx: &mut X, sql: &Sql, values: Vec<Value>) -> Result<Updated, DriverError> {
+    play(tx, |port| updated(port, sql, values)).await?
+}
+
+/// As [`update`], in the transaction that is open on a rusqlite connection.
+#[cfg(feature = "sqlite")]
+pub fn update_now(
+    connection: &rusqlite::Connection,
+    sql: &Sql,
+    values: Vec<Value>,
+) -> Result<Updated, DriverError> {
+    super::driver::play_now(connection, |port| updated(port, sql, values))?
+}
+
+async fn inserted(port: Port, sql: &Sql, values: Vec<Value>) -> Result<Inserted, DriverError> {
+    let rows = port.run(sql, values).await?;
+    Ok(if one_at_most(&port, &rows)? { Inserted::New } else { Inserted::There })
+}
+
+async fn updated(port: Port, sql: &Sql, values: Vec<Value>) -> Result<Updated, DriverError> {
+    let rows = port.run(sql, values).await?;
+    Ok(if one_at_most(&port, &rows)? { Updated::Done } else { Updated::Stale })
+}
+
+/// Whether a row was changed. MySQL counts an upsert that changed a row as two.
+fn one_at_most(port: &Port, rows: &Rows) -> Result<bool, DriverError> {
+    match rows.changed.max(rows.rows.len() as u64) {
+        0 => Ok(false),
+        1 => Ok(true),
+        2 if port.dialect() == Dialect::Mysql => Ok(true),
+        many => {
+            let message = format!(
+                "{many} rows were changed where one was meant: the statement has to name one row by its key"
+            );
+            Err(DriverError::new(DriverErrorKind::Other, message))
+        }
+    }
+}
