@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use http::header::HeaderName;
 
 use super::failure::Known;
+use super::profile::Profile;
 use crate::guard::Attempt;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent};
 use crate::intent::key::Key;
+use crate::intent::policy::Retention;
 
 const UNMARKED: u8 = 0;
 const APPLIED: u8 = 1;
@@ -36,11 +41,38 @@ pub struct ClaimHandle {
     attempt: Attempt,
     fingerprint: Fingerprint,
     marked: Arc<AtomicU8>,
+    contract: Option<Arc<Contract>>,
+}
+
+/// What a handler that claims in its own transaction has to know of the layer around it.
+#[derive(Debug)]
+pub(super) struct Contract {
+    pub(super) retention: Retention,
+    pub(super) wait: Duration,
+    pub(super) replay_headers: Vec<HeaderName>,
+    pub(super) response_bytes_max: usize,
+    pub(super) profile: Profile,
+    pub(super) types: String,
 }
 
 impl ClaimHandle {
     pub(super) fn new(attempt: Attempt, fingerprint: Fingerprint) -> Self {
-        Self { attempt, fingerprint, marked: Arc::new(AtomicU8::new(UNMARKED)) }
+        Self { attempt, fingerprint, marked: Arc::new(AtomicU8::new(UNMARKED)), contract: None }
+    }
+
+    /// For an atomic handler, which is yet to claim.
+    pub(super) fn unclaimed(intent: Intent, fingerprint: Fingerprint, contract: Contract) -> Self {
+        let attempt = Attempt { intent, number: 0, epoch: None };
+        Self { contract: Some(Arc::new(contract)), ..Self::new(attempt, fingerprint) }
+    }
+
+    /// `None` where the layer itself has claimed.
+    #[cfg_attr(
+        not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+        expect(dead_code, reason = "there is no transaction to claim in")
+    )]
+    pub(super) fn contract(&self) -> Option<&Contract> {
+        self.contract.as_deref()
     }
 
     /// Which intent.

@@ -35,6 +35,7 @@
 //! | `failure` | what a response says about the effect |
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
 //! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
+//! | `atomic` | the claim in the handler's own transaction, for [`Effect::Atomic`](crate::Effect::Atomic) |
 //! | `status` | [`StatusService`]: where a 202 points to |
 //! | `client` | the other end: keys and retries (feature `client`) |
 //!
@@ -63,6 +64,8 @@
 //! - Trailers of a response are passed on but not kept: a response with trailers leaves "done, body not kept".
 
 mod admit;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+mod atomic;
 mod body;
 mod builder;
 mod claim;

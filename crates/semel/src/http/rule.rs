@@ -130,8 +130,9 @@ impl Rule {
     /// Says what protects the effect.
     ///
     /// [`Effect::Atomic`] makes the layer only read: it refuses a mismatch and replays what is finished, and
-    /// otherwise calls the handler, which claims and finishes inside its own transaction, with the intent and
-    /// fingerprint that its [`ClaimHandle`](super::ClaimHandle) gives it.
+    /// otherwise calls the handler, which claims and finishes inside its own transaction with
+    /// `ClaimHandle::once_tx` of its [`ClaimHandle`](super::ClaimHandle). What is stored is stored by the
+    /// handler's commit, so a crash before it leaves nothing behind and one after it is replayed.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.policy.effect = effect;
         self

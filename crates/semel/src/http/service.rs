@@ -16,16 +16,17 @@ use tower_service::Service;
 use super::admit::{Admitted, admit};
 use super::body::EdgeBody;
 use super::builder::{Shared, is_safe};
-use super::claim::ClaimHandle;
+use super::claim::{ClaimHandle, Contract};
 use super::operations::Prepared;
 use super::problem::{Problem, RETRY_AFTER};
 use super::respond;
+use super::rule::Rule;
 use super::work::{Given, Work};
-use crate::guard::{Answer, Attempt, GuardError};
+use crate::guard::{Answer, GuardError};
 use crate::intent::fingerprint::{Comparison, Fingerprint};
 use crate::intent::identity::{Intent, IntentId};
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::policy::StoreDown;
+use crate::intent::policy::{InFlight, StoreDown};
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
@@ -102,8 +103,9 @@ where
         return match shared.read_only(&prepared, &intent, &fingerprint).await {
             Some(response) => Ok(response),
             None => {
-                let attempt = Attempt { intent, number: 0, epoch: None };
-                request.extensions_mut().insert(ClaimHandle::new(attempt, fingerprint));
+                let contract = shared.contract(&prepared.rule);
+                let claim = ClaimHandle::unclaimed(intent, fingerprint, contract);
+                request.extensions_mut().insert(claim);
                 Ok(inner.call(request).await?.map(EdgeBody::untouched))
             }
         };
@@ -177,6 +179,22 @@ impl<S: Store> Shared<S> {
         };
         respond::flag(response.headers_mut(), answer.stored, answer.guarded);
         Ok(response)
+    }
+
+    /// What an atomic handler's answers have to follow.
+    fn contract(&self, rule: &Rule) -> Contract {
+        let wait = match rule.policy.in_flight {
+            InFlight::Reject => Duration::ZERO,
+            InFlight::Wait(wait) => wait,
+        };
+        Contract {
+            retention: rule.policy.retention,
+            wait,
+            replay_headers: rule.replay_headers.clone(),
+            response_bytes_max: rule.response_bytes_max,
+            profile: self.profile,
+            types: self.types.clone(),
+        }
     }
 
     /// For atomic operations: what is known already, or `None` when the handler is to be called. Whether it may

@@ -1,5 +1,8 @@
 //! Atomic operations: the layer reads, the handler claims and finishes.
 
+#[cfg(feature = "sqlite")]
+mod own_file;
+
 use axum::Router;
 use axum::body::Body;
 use axum::routing::post;

@@ -1,0 +1,153 @@
+//! The claim in the handler's own transaction: the response is stored by the handler's commit.
+
+use bytes::Bytes;
+use http::Response;
+
+use super::claim::{ClaimHandle, Contract};
+use super::headers::{kept, strip_ours};
+use super::problem::{Problem, RETRY_AFTER};
+use super::respond;
+use crate::guard::GuardError;
+use crate::intent::outcome::{Body, Outcome, Verdict};
+use crate::store::{ErrorKind, Fate, StoreError};
+use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
+use crate::tx::{Once, Remember, TxError, TxReply};
+
+/// A response on its way into the record, or out of it.
+enum Answer {
+    Fresh(Response<Bytes>, Outcome),
+    Stored(Verdict, Outcome),
+}
+
+impl Remember for Answer {
+    fn remember(&self) -> Result<Outcome, String> {
+        let (Self::Fresh(_, outcome) | Self::Stored(_, outcome)) = self;
+        Ok(outcome.clone())
+    }
+
+    fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError> {
+        Ok(Self::Stored(verdict, outcome))
+    }
+}
+
+impl Answer {
+    fn fresh(response: Response<impl Into<Bytes>>, contract: &Contract) -> Self {
+        let mut response = response.map(Into::into);
+        strip_ours(response.headers_mut());
+        let headers = kept(response.headers(), &contract.replay_headers);
+        // An answer with too many headers would not be the same; one that is too large is not kept.
+        let whole = headers.is_some() && response.body().len() <= contract.response_bytes_max;
+        let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
+        let code = response.status().as_u16();
+        let outcome = Outcome { code, headers: headers.unwrap_or_default(), body }.kept();
+        Self::Fresh(response, outcome)
+    }
+}
+
+impl ClaimHandle {
+    /// Runs `work` in the transaction `tx` unless this request was committed before, and gives the response to
+    /// answer with. Commit, then answer.
+    ///
+    /// The response is stored in `tx` as well: after the commit every retry gets it again from the layer, also
+    /// when the process died before it could answer. Before the commit nothing has happened, and a retry runs
+    /// at once. Whatever `work` returns as `Ok` is remembered, whatever its status; return an error for what
+    /// shall be rolled back, and answer that yourself.
+    ///
+    /// ```no_run
+    /// # #[cfg(all(feature = "sqlx-postgres", feature = "axum"))] {
+    /// use axum::response::{IntoResponse, Response};
+    /// use http::StatusCode;
+    /// use semel::http::ClaimHandle;
+    ///
+    /// async fn pay(pool: sqlx::PgPool, claim: ClaimHandle) -> Result<Response, sqlx::Error> {
+    ///     let mut tx = pool.begin().await?;
+    ///     let paid = claim.once_tx(&mut tx, async |tx| {
+    ///         sqlx::query("INSERT INTO payment (cents) VALUES (4200)").execute(&mut *tx).await?;
+    ///         Ok::<_, sqlx::Error>(http::Response::new("paid"))
+    ///     });
+    ///     match paid.await {
+    ///         Ok(response) => {
+    ///             tx.commit().await?;
+    ///             Ok(response.map(axum::body::Body::from))
+    ///         }
+    ///         // In flight, another request's key, or the database is gone: what the contract says.
+    ///         Err(error) => Ok(match claim.refusal(&error) {
+    ///             Some(refusal) => refusal.map(axum::body::Body::from),
+    ///             None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    ///         }),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn once_tx<X, B, E>(
+        &self,
+        tx: &mut X,
+        work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<Response<B>, E>,
+    ) -> Result<Response<Bytes>, TxError<E>>
+    where
+        X: Tx,
+        B: Into<Bytes>,
+    {
+        let contract = self.unclaimed_contract()?;
+        let answer =
+            self.once(contract).run_tx(tx, async |tx| Ok(Answer::fresh(work(tx).await?, contract))).await?;
+        Ok(given(answer, contract))
+    }
+
+    /// The same for `rusqlite`; see [`sqlite::once_tx`](crate::tx::sqlite::once_tx).
+    #[cfg(feature = "sqlite")]
+    pub fn once_now<B, E>(
+        &self,
+        tx: &rusqlite::Connection,
+        work: impl FnOnce(&rusqlite::Connection) -> Result<Response<B>, E>,
+    ) -> Result<Response<Bytes>, TxError<E>>
+    where
+        B: Into<Bytes>,
+    {
+        let contract = self.unclaimed_contract()?;
+        let answer = self.once(contract).run_now(tx, |tx| Ok(Answer::fresh(work(tx)?, contract)))?;
+        Ok(given(answer, contract))
+    }
+
+    /// What the HTTP contract answers an error of [`once_tx`](Self::once_tx) with. `None` for errors of the
+    /// work itself: those are the handler's to tell.
+    pub fn refusal<E>(&self, error: &TxError<E>) -> Option<Response<Bytes>> {
+        let problem = match error {
+            TxError::Mismatch => GuardError::Mismatch,
+            TxError::InFlight { .. } => GuardError::InFlight { retry_after: RETRY_AFTER },
+            TxError::Uncertain { id } => GuardError::Uncertain { id: *id, settles_in: None },
+            TxError::Work(_) | TxError::Refused(_) | TxError::Value { .. } => return None,
+            TxError::Retry(_)
+            | TxError::Busy { .. }
+            | TxError::Lost
+            | TxError::PhasesChanged { .. }
+            | TxError::Database(_) => {
+                let message = "the handler's transaction could not be carried out";
+                let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
+                GuardError::StoreUnavailable(error)
+            }
+        };
+        let (profile, types) = match self.contract() {
+            Some(contract) => (contract.profile, contract.types.as_str()),
+            None => (super::Profile::default(), ""),
+        };
+        Some(Problem::from(&problem).response(profile, types))
+    }
+
+    fn unclaimed_contract(&self) -> Result<&Contract, DriverError> {
+        let message = "this request was claimed by the layer already, a claim in the handler's transaction would \
+                       wait for itself; give the operation `Rule::effect(Effect::Atomic)`";
+        self.contract().ok_or_else(|| DriverError::new(DriverErrorKind::Other, message))
+    }
+
+    fn once(&self, contract: &Contract) -> Once {
+        Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(contract.wait)
+    }
+}
+
+fn given(answer: TxReply<Answer>, contract: &Contract) -> Response<Bytes> {
+    match answer.value {
+        Answer::Fresh(response, _) => response,
+        Answer::Stored(verdict, outcome) => respond::replay(&outcome, verdict, contract.profile),
+    }
+}

@@ -1,0 +1,165 @@
+//! A handler that claims in a transaction on its own SQLite file, and the layer that looks there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use axum::routing::post;
+use http::{Request, Response, StatusCode};
+use rusqlite::{Connection, TransactionBehavior};
+use semel::http::ClaimHandle;
+use semel::tx::TxError;
+use semel::tx::sqlite::{SqliteReader, migrate};
+use semel::{Effect, InFlight};
+use std::time::Duration;
+
+use crate::world::{Got, call, layer, payment, payments};
+
+/// What becomes of the process around the commit.
+#[derive(Clone, Copy, PartialEq)]
+enum Fate {
+    Lives,
+    DiesBeforeCommit,
+    DiesAfterCommit,
+}
+
+struct Service {
+    _directory: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Service {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.db");
+        let db = Connection::open(&path).unwrap();
+        db.pragma_update(None, "journal_mode", "wal").unwrap();
+        db.execute_batch("CREATE TABLE payment (id INTEGER PRIMARY KEY, body TEXT NOT NULL)").unwrap();
+        migrate(&db).unwrap();
+        Self { _directory: directory, path }
+    }
+
+    async fn app(&self, fate: Fate) -> Router {
+        let path: Arc<Path> = self.path.clone().into();
+        let handler = move |request: Request<Body>| async move {
+            let claim = request.extensions().get::<ClaimHandle>().cloned().unwrap();
+            let body = axum::body::to_bytes(request.into_body(), 1_000).await.unwrap();
+            tokio::task::spawn_blocking(move || pay(&path, &claim, &body, fate)).await.unwrap()
+        };
+        let rule = payments().effect(Effect::Atomic).in_flight(InFlight::Wait(Duration::from_secs(5)));
+        let layer = layer(SqliteReader::open(&self.path).await.unwrap(), rule);
+        Router::new().route("/payments", post(handler)).layer(layer)
+    }
+
+    async fn pay(&self, fate: Fate, key: &str, body: &'static str) -> Got {
+        call(&self.app(fate).await, payment(key, body)).await
+    }
+
+    fn payments(&self) -> i64 {
+        let db = Connection::open(&self.path).unwrap();
+        db.query_row("SELECT count(*) FROM payment", [], |row| row.get(0)).unwrap()
+    }
+}
+
+fn pay(path: &Path, claim: &ClaimHandle, body: &[u8], fate: Fate) -> Response<Body> {
+    let mut db = Connection::open(path).unwrap();
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let paid = claim.once_now(&tx, |tx| {
+        tx.execute("INSERT INTO payment (body) VALUES (?1)", [&text])?;
+        if text.contains("broke") {
+            return Err(rusqlite::Error::QueryReturnedNoRows);
+        }
+        let id = tx.last_insert_rowid();
+        let response = Response::builder().status(StatusCode::CREATED);
+        let response =
+            response.header("location", format!("/payments/{id}")).header("set-cookie", "session=1");
+        Ok(response.body(format!("paid {id} \u{fffd}")).unwrap())
+    });
+    match paid {
+        Ok(response) => {
+            assert!(fate != Fate::DiesBeforeCommit, "killed before the commit");
+            tx.commit().unwrap();
+            assert!(fate != Fate::DiesAfterCommit, "killed after the commit");
+            response.map(Body::from)
+        }
+        Err(error @ TxError::Work(_)) => (StatusCode::PAYMENT_REQUIRED, error.to_string()).into_response(),
+        Err(error) => claim.refusal(&error).unwrap().map(Body::from),
+    }
+}
+
+#[tokio::test]
+async fn the_response_is_stored_by_the_handlers_commit_and_replayed_by_the_layer() {
+    let service = Service::new();
+    let first = service.pay(Fate::Lives, "k", "{}").await;
+    assert_eq!((first.status, first.replayed(), first.header("set-cookie")), (201, false, "session=1"));
+    // The handler would die, so it cannot have been called.
+    let again = service.pay(Fate::DiesBeforeCommit, "k", "{}").await;
+    assert_eq!((again.status, again.replayed()), (201, true));
+    assert_eq!((&again.body, again.header("location")), (&first.body, "/payments/1"));
+    assert_eq!(again.header("set-cookie"), "", "a cookie belongs to one session");
+    let other = service.pay(Fate::Lives, "k", "[]").await;
+    assert_eq!(other.code(), "IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST");
+    assert_eq!(service.payments(), 1);
+}
+
+#[tokio::test]
+async fn a_crash_before_the_commit_leaves_nothing_and_one_after_it_is_replayed() {
+    let service = Service::new();
+    for (fate, replayed) in [(Fate::DiesBeforeCommit, false), (Fate::DiesAfterCommit, true)] {
+        let key = if replayed { "after" } else { "before" };
+        let app = service.app(fate).await;
+        let crashed = tokio::spawn(async move { call(&app, payment(key, "{}")).await });
+        assert!(crashed.await.is_err(), "it had to die");
+        let retry = service.pay(Fate::Lives, key, "{}").await;
+        assert_eq!((retry.status, retry.replayed()), (201, replayed), "{key}");
+    }
+    assert_eq!(service.payments(), 2);
+}
+
+#[tokio::test]
+async fn what_the_handler_rolls_back_is_not_remembered() {
+    let service = Service::new();
+    for _ in 0..2 {
+        assert_eq!(service.pay(Fate::Lives, "k", "\"broke\"").await.status, 402);
+    }
+    assert_eq!(service.payments(), 0);
+    assert_eq!(service.pay(Fate::Lives, "k", "{}").await.status, 201, "nothing is bound to the key");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn duplicates_at_once_have_one_effect_and_one_answer() {
+    let service = Service::new();
+    let app = service.app(Fate::Lives).await;
+    let calls: Vec<_> = (0..32)
+        .map(|n| {
+            let app = app.clone();
+            tokio::spawn(async move { call(&app, payment(&format!("k{}", n % 4), "{}")).await })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.await.unwrap());
+    }
+    assert!(answers.iter().all(|got| got.status == 201), "{answers:?}");
+    assert_eq!(answers.iter().filter(|got| !got.replayed()).count(), 4);
+    assert_eq!(service.payments(), 4);
+}
+
+#[tokio::test]
+async fn a_claim_in_a_transaction_under_a_layer_that_claims_is_refused() {
+    let service = Service::new();
+    let path = service.path.clone();
+    let handler = move |claim: axum::Extension<ClaimHandle>| async move {
+        let mut db = Connection::open(&path).unwrap();
+        let tx = db.transaction().unwrap();
+        let paid = claim.once_now(&tx, |_| Ok::<_, rusqlite::Error>(Response::new("")));
+        paid.unwrap_err().to_string()
+    };
+    let store = semel::store::memory::MemoryStore::new();
+    let app = Router::new().route("/payments", post(handler)).layer(layer(store, payments()));
+    let got = call(&app, payment("k", "{}")).await;
+    assert!(String::from_utf8_lossy(&got.body).contains("Effect::Atomic"), "{got:?}");
+}
