@@ -78,7 +78,9 @@ pub(crate) async fn raw(url: &str) -> MySqlConnection {
 
 pub(crate) async fn run(connection: &mut MySqlConnection, sql: &str) {
     let sql = sql.to_owned();
-    soon(connection.execute(AssertSqlSafe(sql.clone()))).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    soon(connection.execute(AssertSqlSafe(sql.clone())))
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 pub(crate) async fn number(connection: &mut MySqlConnection, sql: &str) -> i64 {

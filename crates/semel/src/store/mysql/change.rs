@@ -8,8 +8,8 @@ use super::session::Session;
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::{Retention, StoreTime};
 use crate::intent::state::{Answer, Change, Event, Head, State, step};
-use crate::store::codes;
 use crate::store::coalesce::Failure;
+use crate::store::codes;
 use crate::store::command::{Ask, Finishing};
 use crate::store::{Decide, Decided, Decision, Finished, Renewed, Ticket};
 
@@ -202,13 +202,16 @@ fn row(rows: &mut String, values: &[(&str, &str)]) {
 }
 
 fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, outcome: Option<&[u8]>) {
-    row(rows, &[
-        ("id", &literal::bytes(id.as_bytes())),
-        ("state", &codes::state_code(head.state).to_string()),
-        ("changed_at", &codes::number(now.0).to_string()),
-        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
-        ("outcome", &literal::bytes_or_null(outcome)),
-    ]);
+    row(
+        rows,
+        &[
+            ("id", &literal::bytes(id.as_bytes())),
+            ("state", &codes::state_code(head.state).to_string()),
+            ("changed_at", &codes::number(now.0).to_string()),
+            ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
+            ("outcome", &literal::bytes_or_null(outcome)),
+        ],
+    );
 }
 
 fn decided(id: &IntentId, head: &Head, decide: &Decide, now: StoreTime) -> String {

@@ -11,8 +11,8 @@ use super::session::{Failed, Session};
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::{Answer, State, Step, step};
-use crate::store::codes;
 use crate::store::coalesce::Failure;
+use crate::store::codes;
 use crate::store::command::Ask;
 use crate::store::record::on_claim;
 use crate::store::{Claim, Claimed, Fate, Record};
@@ -33,7 +33,11 @@ const PEEK_TRIES: u32 = 6;
 pub(super) type ClaimAsk = Ask<Claim, Claimed>;
 
 impl Server {
-    pub(super) async fn claim_all(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<(), Failure> {
+    pub(super) async fn claim_all(
+        &self,
+        session: &mut Session,
+        asks: &mut [ClaimAsk],
+    ) -> Result<(), Failure> {
         let again = self.claim_new(session, asks).await?;
         if !again.is_empty() {
             let answered = again.len() < asks.len();
@@ -183,10 +187,13 @@ impl Server {
             };
             let fresh = Epoch(fresh.0 + place as u64);
             let (step, after) = on_claim(step, Some(&before), claim, fresh, now);
-            answers.push((*n, match &after {
-                Some(record) => Claimed::Run(record.ticket(step.other_recipe)),
-                None => answer(&step, before.clone(), now),
-            }));
+            answers.push((
+                *n,
+                match &after {
+                    Some(record) => Claimed::Run(record.ticket(step.other_recipe)),
+                    None => answer(&step, before.clone(), now),
+                },
+            ));
             statements.extend(after.as_ref().map(reclaim));
             records.insert(id, after.unwrap_or(before));
         }

@@ -129,11 +129,14 @@ fn refusal(number: u16, server: &str) -> (ErrorKind, String) {
         ),
         1290 | 1792 | 1836 | 3100 => (
             ErrorKind::Unavailable,
-            format!("{server} is read-only (a replica, or failing over); name the primary, or retry when it is one"),
+            format!(
+                "{server} is read-only (a replica, or failing over); name the primary, or retry when it is one"
+            ),
         ),
-        1021 | 1037 | 1038 | 1041 | 1114 => {
-            (ErrorKind::Full, format!("{server} has no room left; free some disk or memory there, then retry"))
-        }
+        1021 | 1037 | 1038 | 1041 | 1114 => (
+            ErrorKind::Full,
+            format!("{server} has no room left; free some disk or memory there, then retry"),
+        ),
         1301 | 1406 => (ErrorKind::TooLarge, format!("the record is larger than {server} takes")),
         1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1698 | 2061 => (
             ErrorKind::Misconfigured,
@@ -144,10 +147,9 @@ fn refusal(number: u16, server: &str) -> (ErrorKind, String) {
             ErrorKind::Misconfigured,
             format!("{server} lacks semel's tables or columns; make them with `semel migrate`"),
         ),
-        1665 => (
-            ErrorKind::Misconfigured,
-            format!("{server} logs statements; set binlog_format to ROW or MIXED"),
-        ),
+        1665 => {
+            (ErrorKind::Misconfigured, format!("{server} logs statements; set binlog_format to ROW or MIXED"))
+        }
         1034 | 1194 | 1195 | 1712 | 1815 | 1877 => (
             ErrorKind::Corrupt,
             format!("a table on {server} is damaged; stop, keep a copy, and restore it from a backup"),

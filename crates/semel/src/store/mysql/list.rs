@@ -30,7 +30,8 @@ type Place = (u64, IntentId);
 
 /// Reads where a page ended.
 fn parse(cursor: &str) -> Result<Place, StoreError> {
-    let place = cursor.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.parse().ok()?)));
+    let place =
+        cursor.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.parse().ok()?)));
     place.filter(|(created, _)| *created <= crate::store::codes::MS_MAX).ok_or_else(|| {
         let message = format!("{cursor:?} is not where a page of this store ended");
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
@@ -50,7 +51,12 @@ impl Readers {
 }
 
 impl Server {
-    async fn page(&self, session: &mut Session, filter: &Filter, after: Option<Place>) -> Result<Page, Failed> {
+    async fn page(
+        &self,
+        session: &mut Session,
+        filter: &Filter,
+        after: Option<Place>,
+    ) -> Result<Page, Failed> {
         let now = self.now(session).await?;
         let mut page = Page { records: Vec::new(), next: None, now };
         let operation = match &filter.operation {
@@ -123,7 +129,12 @@ impl Server {
     }
 
     /// Where the window below `above` ends; `None` when that is the end of the list.
-    async fn floor(&self, session: &mut Session, above: Option<Place>, rows: u64) -> Result<Option<Place>, Failed> {
+    async fn floor(
+        &self,
+        session: &mut Session,
+        above: Option<Place>,
+        rows: u64,
+    ) -> Result<Option<Place>, Failed> {
         let place = above.map_or_else(|| "TRUE".to_owned(), below);
         let sql = format!(
             "SELECT created_at, id FROM semel_intent FORCE INDEX (semel_intent_created) WHERE {place} \
@@ -131,7 +142,10 @@ impl Server {
         );
         let brought = session.run(sql).await?;
         let row = brought.first().and_then(|brought| brought.rows.first());
-        Ok(row.map(|row| Ok((row::unsigned(row, 0)?, row::id(row, 1)?))).transpose().map_err(|e: Trouble| e)?)
+        Ok(row
+            .map(|row| Ok((row::unsigned(row, 0)?, row::id(row, 1)?)))
+            .transpose()
+            .map_err(|e: Trouble| e)?)
     }
 
     /// The records at those places, in their order; those that vanished meanwhile are left out.

@@ -102,7 +102,10 @@ mod tests {
 
     #[test]
     fn whatever_is_in_a_value_it_is_written_in_digits() {
-        assert_eq!(text("'; DROP TABLE semel_intent; --"), format!("_utf8mb4 {}", bytes(b"'; DROP TABLE semel_intent; --")));
+        assert_eq!(
+            text("'; DROP TABLE semel_intent; --"),
+            format!("_utf8mb4 {}", bytes(b"'; DROP TABLE semel_intent; --"))
+        );
         assert!(text("{id}'\\").bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_ '".contains(&byte)));
         assert_eq!(bytes(&[]), "X''");
         assert_eq!(bytes(&[0, 255, 16]), "X'00ff10'");

@@ -92,8 +92,7 @@ impl MysqlStore {
 
     async fn open_with(options: MysqlOptions, url: &str) -> Result<Self, StoreError> {
         let (options, dial, name) = options.with_url(url)?;
-        let mut session =
-            dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
+        let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
         let standing = probe::look(&mut session, &name).await?;
         for warning in &standing.warnings {
             tracing::warn!(server = name, "{warning}");

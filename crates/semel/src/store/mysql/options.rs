@@ -177,9 +177,7 @@ impl MysqlOptions {
         let name = without_password(place);
         let has_database = name.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
         if has_database.is_none_or(|(_, database)| database.is_empty() || database.contains('/')) {
-            return Err(misconfigured(format!(
-                "{name} names no database; write mysql://USER@HOST/DATABASE"
-            )));
+            return Err(misconfigured(format!("{name} names no database; write mysql://USER@HOST/DATABASE")));
         }
         let connect = MySqlConnectOptions::from_str(url).map_err(|error| {
             // The driver's words may repeat the URL, and with it the password.

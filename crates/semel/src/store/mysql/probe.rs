@@ -157,7 +157,9 @@ mod tests {
 
     #[test]
     fn what_cannot_work_is_refused() {
-        for changed in [("version", "5.7.44"), ("version", "10.5.9-MariaDB"), ("version", "5.5.5-10.3.1-MariaDB")] {
+        for changed in
+            [("version", "5.7.44"), ("version", "10.5.9-MariaDB"), ("version", "5.5.5-10.3.1-MariaDB")]
+        {
             assert!(judged(&[changed]).is_err(), "{changed:?}");
         }
         for version in ["8.0.36", "8.4.0", "9.1.0", "5.5.5-10.11.6-MariaDB-1", "11.4.2-MariaDB"] {

@@ -167,7 +167,11 @@ impl Server {
     }
 
     /// The number of an operation that has been claimed before.
-    pub(super) async fn find_operation(&self, session: &mut Session, name: &str) -> Result<Option<i64>, Failed> {
+    pub(super) async fn find_operation(
+        &self,
+        session: &mut Session,
+        name: &str,
+    ) -> Result<Option<i64>, Failed> {
         let name = literal::text(name);
         let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
         let brought = session.run(sql).await?;

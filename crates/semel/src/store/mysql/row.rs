@@ -113,7 +113,8 @@ pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, Trouble> 
 /// The whole record, of a row that names its intent.
 pub(super) fn full_record(row: &MySqlRow) -> Result<Record, Trouble> {
     let scope = Scope::from_text(row.try_get(SCOPE)?).map_err(|error| unreadable("scope", error))?;
-    let operation = Operation::new(row.try_get(OPERATION)?).map_err(|error| unreadable("operation", error))?;
+    let operation =
+        Operation::new(row.try_get(OPERATION)?).map_err(|error| unreadable("operation", error))?;
     let key = Key::new(row.try_get::<&str, _>(KEY)?).map_err(|error| unreadable("key", error))?;
     record(row, Intent::new(scope, operation, key))
 }

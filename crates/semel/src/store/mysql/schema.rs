@@ -23,9 +23,8 @@ const LOCK: &str = "CONCAT('semel.migrate.', MD5(DATABASE()))";
 /// The version of the tables; 0 where there are none.
 pub(super) async fn version(session: &mut Session, server: &str) -> Result<u32, StoreError> {
     let explain = |trouble: Trouble| trouble.explain(server, Fate::NotApplied);
-    let found = session
-        .run("SELECT CAST(version AS SIGNED) FROM semel_meta WHERE only_row = 1".to_owned())
-        .await;
+    let found =
+        session.run("SELECT CAST(version AS SIGNED) FROM semel_meta WHERE only_row = 1".to_owned()).await;
     let rows = match found {
         Ok(mut brought) => brought.pop().unwrap_or_default().rows,
         // No such table.
@@ -78,7 +77,8 @@ pub(super) async fn lineage(session: &mut Session, server: &str) -> Result<[u8; 
     let found = session.run("SELECT lineage FROM semel_meta WHERE only_row = 1".to_owned()).await;
     let brought = found.map_err(|failed| explain(failed.trouble))?;
     let row = brought.first().and_then(|brought| brought.rows.first());
-    let stored = row.map(|row| row.try_get::<&[u8], _>(0)).transpose().map_err(|error| explain(error.into()))?;
+    let stored =
+        row.map(|row| row.try_get::<&[u8], _>(0)).transpose().map_err(|error| explain(error.into()))?;
     stored
         .and_then(|stored| stored.try_into().ok())
         .ok_or_else(|| explain(Trouble::Unreadable("semel_meta has no lineage".into())))

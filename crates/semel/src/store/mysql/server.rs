@@ -9,8 +9,8 @@ use super::row;
 use super::session::{Dial, Failed, Session};
 use crate::intent::identity::{IntentId, Operation};
 use crate::intent::policy::StoreTime;
-use crate::store::codes::MS_MAX;
 use crate::store::coalesce::Failure;
+use crate::store::codes::MS_MAX;
 use crate::store::{Fate, StoreError};
 
 /// The clock in ms. SYSDATE is the moment it is asked, also after a wait in the middle of a statement; NOW
@@ -58,7 +58,11 @@ impl Server {
     }
 
     /// The numbers of operations, made where they are new. Names are never forgotten.
-    pub(super) async fn operation(&self, session: &mut Session, operation: &Operation) -> Result<i64, Failed> {
+    pub(super) async fn operation(
+        &self,
+        session: &mut Session,
+        operation: &Operation,
+    ) -> Result<i64, Failed> {
         if let Some(n) = self.known(operation) {
             return Ok(n);
         }

@@ -62,8 +62,7 @@ impl Dial {
     pub(super) async fn open(&self) -> Result<Session, Trouble> {
         let opening = async {
             let connection = self.connect.connect().await?;
-            let mut session =
-                Session { connection, dial: self.clone(), used: Instant::now(), open: true };
+            let mut session = Session { connection, dial: self.clone(), used: Instant::now(), open: true };
             session.set_up().await?;
             Ok(session)
         };

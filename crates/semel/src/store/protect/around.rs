@@ -8,8 +8,8 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
 use crate::store::{
-    Capabilities, Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Page, Record, Renewed,
-    Store, StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Lineage, Page, Record,
+    Renewed, Store, StoreError, Ticket,
 };
 
 /// Any store, with its outcomes protected on their way in and out.
@@ -71,6 +71,18 @@ impl<S> Protected<S> {
         record
     }
 
+    fn claimed(&self, claimed: Claimed) -> Result<Claimed, StoreError> {
+        Ok(match claimed {
+            // What cannot be opened is an answer nobody can give. It is not "nothing was found".
+            Claimed::Replay(existing) => {
+                Claimed::Replay(Existing { record: self.reveal(existing.record)?, ..existing })
+            }
+            Claimed::InFlight(existing) => Claimed::InFlight(self.existing(existing)),
+            Claimed::Uncertain(existing) => Claimed::Uncertain(self.existing(existing)),
+            claimed @ (Claimed::Run(_) | Claimed::Mismatch) => claimed,
+        })
+    }
+
     fn existing(&self, existing: Existing) -> Existing {
         Existing { record: self.show(existing.record), ..existing }
     }
@@ -86,15 +98,15 @@ impl<S: Store> Store for Protected<S> {
     }
 
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        Ok(match self.store.claim(claim).await? {
-            // What cannot be opened is an answer nobody can give. It is not "nothing was found".
-            Claimed::Replay(existing) => {
-                Claimed::Replay(Existing { record: self.reveal(existing.record)?, ..existing })
-            }
-            Claimed::InFlight(existing) => Claimed::InFlight(self.existing(existing)),
-            Claimed::Uncertain(existing) => Claimed::Uncertain(self.existing(existing)),
-            claimed @ (Claimed::Run(_) | Claimed::Mismatch) => claimed,
-        })
+        self.claimed(self.store.claim(claim).await?)
+    }
+
+    async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.claimed(self.store.claim_verified(claim).await?)
+    }
+
+    async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
+        self.store.lineage().await
     }
 
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {

@@ -256,7 +256,8 @@ impl Store for RedisStore {
 
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
         let keys = self.keys(&ticket.id);
-        let (epoch, lease) = (text(layout::epoch_us(ticket.epoch, keys.bucket)), text(lease_ms.min(TIME_MAX)));
+        let (epoch, lease) =
+            (text(layout::epoch_us(ticket.epoch, keys.bucket)), text(lease_ms.min(TIME_MAX)));
         let args: [&[u8]; 4] = [&keys.member, ticket.owner.as_bytes(), epoch.as_bytes(), lease.as_bytes()];
         let answer = self.run(&self.inner.scripts.renew, &keys, &args, true).await?;
         Ok(match answer.number(0)? {
@@ -268,7 +269,8 @@ impl Store for RedisStore {
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
         check_size(finish.outcome.as_ref())?;
         let keys = self.keys(&ticket.id);
-        let (epoch, retention) = (text(layout::epoch_us(ticket.epoch, keys.bucket)), ms_text(finish.retention));
+        let (epoch, retention) =
+            (text(layout::epoch_us(ticket.epoch, keys.bucket)), ms_text(finish.retention));
         let state = state_code(State::from(finish.verdict)).to_string();
         let outcome = finish.outcome.map(|outcome| outcome.encode()).unwrap_or_default();
         let args: [&[u8]; 6] = [
