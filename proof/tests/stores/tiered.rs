@@ -1,1 +1,7 @@
+//! Redis in front of a SQL store: the authority's answers, faster, and never another one.
 
+mod authority;
+mod cache;
+mod conformance;
+mod restore;
+mod support;

@@ -13,7 +13,13 @@ use prometheus_client::registry::Registry;
 use crate::intent::identity::Operation;
 use crate::intent::state::State;
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code))]
+mod cache;
 pub mod names;
+
+pub(crate) use cache::CacheCounters;
+#[cfg(feature = "redis")]
+pub(crate) use cache::{CacheFill, CacheLook};
 
 /// What a claim got, as the `status` of `idempotency_claim_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,13 +182,17 @@ struct Families {
     lease_lost: Family<ByOperation, Counter>,
     running: Family<ByOperation, Gauge>,
     suppressed: Family<ByRail, Counter>,
+    #[cfg_attr(not(feature = "redis"), allow(dead_code))]
+    cache: CacheCounters,
 }
 
 impl Metrics {
     /// Starts from zero.
     pub fn new() -> Self {
+        let mut registry = Registry::default();
         let mut families = Families {
             registry: Registry::default(),
+            cache: CacheCounters::register(&mut registry),
             claim: Family::default(),
             existing: Family::default(),
             replay: Family::default(),
@@ -201,7 +211,6 @@ impl Metrics {
             running: Family::default(),
             suppressed: Family::default(),
         };
-        let mut registry = Registry::default();
         registry.register(names::CLAIM, "Claims by what they got", families.claim.clone());
         registry.register(
             names::EXISTING,
@@ -286,6 +295,12 @@ impl Metrics {
     /// Counts what a sweep has forgotten.
     pub(crate) fn swept(&self, records: usize) {
         self.0.swept.inc_by(records as u64);
+    }
+
+    /// The counters of a cache in front of the store.
+    #[cfg(feature = "redis")]
+    pub(crate) fn cache(&self) -> CacheCounters {
+        self.0.cache.clone()
     }
 
     pub(crate) fn operation(&self, operation: &Operation) -> OperationMetrics {

@@ -38,6 +38,10 @@ pub const RUNNING: &str = "idempotency_running";
 pub const DEDUP_CLAIM: &str = "dedup_claim";
 /// Events a consumer had seen before: `consumer`, `event_type`. For the inbox.
 pub const DEDUP_DUPLICATE: &str = "dedup_duplicate";
+/// Looks into the cache in front of a store: `result`.
+pub const CACHE: &str = "semel_cache";
+/// Outcomes on their way into the cache: `result`.
+pub const CACHE_FILL: &str = "semel_cache_fill";
 /// Duplicates that did not run: `rail`.
 pub const SUPPRESSED: &str = "semel_duplicates_suppressed";
 

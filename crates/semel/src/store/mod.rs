@@ -48,6 +48,8 @@ pub use error::{ErrorKind, Fate, StoreError};
 pub use lineage::Lineage;
 pub use record::{Decision, Record};
 pub use url::{Migrated, migrate, new_lineage, open, open_existing, schema};
+#[cfg(feature = "redis")]
+pub use url::{behind_cache, open_tiered};
 
 /// Most records one [`Store::list`] returns.
 pub const PAGE_RECORDS_MAX: usize = 1_000;

@@ -29,6 +29,29 @@ pub async fn open_existing(url: &str) -> Result<AnyStore, StoreError> {
     open_or_make(url, false).await
 }
 
+/// Opens the store a URL names with the Redis of another URL in front of it; see [`tiered`](super::tiered).
+#[cfg(feature = "redis")]
+pub async fn open_tiered(
+    url: &str,
+    cache_url: &str,
+    metrics: &crate::observe::Metrics,
+) -> Result<AnyStore, StoreError> {
+    behind_cache(open(url).await?, cache_url, metrics).await
+}
+
+/// Puts the Redis of a URL in front of a store.
+#[cfg(feature = "redis")]
+pub async fn behind_cache(
+    store: AnyStore,
+    cache_url: &str,
+    metrics: &crate::observe::Metrics,
+) -> Result<AnyStore, StoreError> {
+    match named(cache_url)? {
+        Named::Redis => Ok(AnyStore::new(super::tiered::TieredStore::open(store, cache_url, metrics).await?)),
+        _ => Err(wrong("a cache is a Redis: redis://HOST or redis+cluster://HOST,HOST".into())),
+    }
+}
+
 async fn open_or_make(url: &str, create: bool) -> Result<AnyStore, StoreError> {
     match named(url)? {
         Named::Memory if create => Ok(AnyStore::new(MemoryStore::new())),

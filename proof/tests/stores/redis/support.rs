@@ -1,12 +1,14 @@
 //! Short names for what the tests of Redis do all the time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use semel::intent::fingerprint::Fingerprint;
 use semel::store::redis::{RedisOptions, RedisStore};
 use semel::store::{Claim, Claimed, Finish, Finished, Store, StoreError, Ticket};
 use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
+use testkit::child::Child;
 
 pub(crate) const LEASE_MS: u64 = 60_000;
 
@@ -100,4 +102,71 @@ pub(crate) fn body_of(claimed: Result<Claimed, StoreError>) -> String {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A server of the test's own, which it may flush, fill, misconfigure and kill. Ended with the test.
+pub(crate) struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+    port: u16,
+    settings: Vec<String>,
+}
+
+impl Server {
+    pub(crate) async fn start(settings: &[&str]) -> Self {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let dir = tempfile::tempdir().unwrap();
+        let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
+        let child = spawn(port, &dir, &settings);
+        let server = Self { child, dir, port, settings };
+        server.wait().await;
+        server
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn address(&self) -> (&'static str, u16) {
+        ("127.0.0.1", self.port)
+    }
+
+    /// SIGKILL, and a start on what is on disk.
+    pub(crate) async fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(self.port, &self.dir, &self.settings);
+        self.wait().await;
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    pub(crate) async fn say<T: ::redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        say(&mut connect(&self.url()).await, words).await
+    }
+
+    async fn wait(&self) {
+        for _ in 0..1_000 {
+            let client = ::redis::Client::open(self.url()).unwrap();
+            if let Ok(mut connection) = client.get_multiplexed_async_connection().await
+                && ::redis::cmd("PING").query_async::<()>(&mut connection).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the server of this test does not come up");
+    }
+}
+
+fn spawn(port: u16, dir: &tempfile::TempDir, settings: &[String]) -> Child {
+    let mut command = std::process::Command::new("redis-server");
+    command.current_dir(dir.path()).args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
+    Child::spawn(command_with(command, settings), None).unwrap()
+}
+
+fn command_with(mut command: std::process::Command, settings: &[String]) -> std::process::Command {
+    command.args(settings);
+    command
 }

@@ -30,17 +30,18 @@ pub(super) struct Link {
 
 enum Kind {
     Plain { connections: Vec<Plain>, turn: AtomicUsize },
-    Cluster(ClusterConnection),
+    Cluster(Cluster),
 }
 
 /// One node; `None` is the only one.
 pub(super) type Node = Option<(String, u16)>;
 
 impl Link {
-    pub(super) async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
+    /// Connects nowhere yet: the first request does.
+    pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
-            true => Kind::Cluster(cluster(options).await.map_err(|e| Failed::NotSent(e).explain())?),
+            true => Kind::Cluster(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?),
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {
@@ -72,8 +73,8 @@ impl Link {
                 let turn = turn.fetch_add(1, Ordering::Relaxed);
                 connections[turn % connections.len()].call(&command, replicas, self.timeout).await
             }
-            Kind::Cluster(connection) => {
-                let mut connection = connection.clone();
+            Kind::Cluster(cluster) => {
+                let mut connection = cluster.live(self.timeout).await?;
                 let asked = tokio::time::timeout(self.timeout, command.query_async(&mut connection)).await;
                 asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
             }
@@ -82,11 +83,12 @@ impl Link {
 
     /// Every server that has keys.
     pub(super) async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
-        let Kind::Cluster(connection) = &self.kind else { return Ok(vec![None]) };
+        let Kind::Cluster(cluster) = &self.kind else { return Ok(vec![None]) };
+        let mut connection = cluster.live(self.timeout).await.map_err(Failed::explain)?;
         let mut ask = Cmd::new();
         ask.arg("CLUSTER").arg("SLOTS");
         let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let asked = tokio::time::timeout(self.timeout, connection.clone().route_command(ask, anybody)).await;
+        let asked = tokio::time::timeout(self.timeout, connection.route_command(ask, anybody)).await;
         let slots = asked.unwrap_or_else(|_| Err(timed_out())).map_err(|e| Failed::Sent(e).explain())?;
         let mut nodes = Vec::new();
         let Value::Array(ranges) = slots else { return Err(super::error::unexpected(&slots)) };
@@ -107,9 +109,9 @@ impl Link {
     /// Asks one server about itself.
     pub(super) async fn call_on(&self, node: &Node, command: Cmd) -> Result<Value, Failed> {
         match (&self.kind, node) {
-            (Kind::Cluster(connection), Some((host, port))) => {
+            (Kind::Cluster(cluster), Some((host, port))) => {
                 let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
-                let mut connection = connection.clone();
+                let mut connection = cluster.live(self.timeout).await?;
                 let asked = connection.route_command(command, RoutingInfo::SingleNode(to));
                 let asked = tokio::time::timeout(self.timeout, asked).await;
                 asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
@@ -119,14 +121,34 @@ impl Link {
     }
 }
 
-async fn cluster(options: &RedisOptions) -> RedisResult<ClusterConnection> {
-    let builder = ClusterClient::builder(options.nodes.iter().map(String::as_str))
-        .connection_timeout(options.timeout)
-        .response_timeout(options.timeout)
-        .retries(REDIRECTS_MAX)
-        .min_retry_wait(5)
-        .max_retry_wait(200);
-    builder.build()?.get_async_connection().await
+/// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself.
+struct Cluster {
+    client: ClusterClient,
+    live: Mutex<Option<ClusterConnection>>,
+}
+
+impl Cluster {
+    fn new(options: &RedisOptions) -> RedisResult<Self> {
+        let builder = ClusterClient::builder(options.nodes.iter().map(String::as_str))
+            .connection_timeout(options.timeout)
+            .response_timeout(options.timeout)
+            .retries(REDIRECTS_MAX)
+            .min_retry_wait(5)
+            .max_retry_wait(200);
+        Ok(Self { client: builder.build()?, live: Mutex::new(None) })
+    }
+
+    async fn live(&self, timeout: Duration) -> Result<ClusterConnection, Failed> {
+        let connect = async {
+            let mut live = self.live.lock().await;
+            match &*live {
+                Some(connection) => Ok(connection.clone()),
+                None => Ok(live.insert(self.client.get_async_connection().await?).clone()),
+            }
+        };
+        let connected = tokio::time::timeout(timeout, connect).await;
+        connected.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::NotSent)
+    }
 }
 
 /// One connection to one server, shared by whoever calls.

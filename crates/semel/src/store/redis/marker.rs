@@ -122,12 +122,12 @@ pub(super) async fn check(link: &Link, options: &RedisOptions) -> Result<Memory,
 }
 
 pub(super) async fn memory_of(options: RedisOptions) -> Result<Memory, StoreError> {
-    let link = Link::open(&options).await?;
+    let link = Link::new(&options)?;
     look(&link, &options.prefix).await
 }
 
 pub(super) async fn accept_loss(options: RedisOptions) -> Result<Memory, StoreError> {
-    let link = Link::open(&options).await?;
+    let link = Link::new(&options)?;
     make(&link, &options.prefix, true).await?;
     look(&link, &options.prefix).await
 }

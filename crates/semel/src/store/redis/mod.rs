@@ -40,6 +40,7 @@ use crate::intent::identity::IntentId;
 use crate::intent::policy::{Retention, StoreTime};
 use crate::intent::state::State;
 
+pub(super) mod cache;
 mod error;
 mod layout;
 mod link;
@@ -112,7 +113,7 @@ impl RedisStore {
     }
 
     async fn open_with(options: RedisOptions) -> Result<Self, StoreError> {
-        let link = Link::open(&options).await?;
+        let link = Link::new(&options)?;
         let settings = probe::ask(&link).await?;
         probe::judge(&settings, options.force_eviction)?;
         marker::check(&link, &options).await?;

@@ -25,18 +25,20 @@ const CONNECTIONS_MAX: usize = 64;
 /// | `?connections=2` | connections to the server (a cluster has one to each node) |
 /// | `?replicas=1` | a write is acknowledged when so many replicas have it too (not in a cluster) |
 /// | `?force=eviction` | opens although the server may evict any key when it is full |
+/// | `?max_age=300` | only of a cache in front of a SQL store: seconds that an entry is believed |
 /// | `?create=yes` | makes the store if there is none: for data that may be lost, see [`marker`](super) |
 #[derive(Clone)]
 pub struct RedisOptions {
     pub(super) nodes: Vec<String>,
     pub(super) cluster: bool,
     pub(super) prefix: String,
-    pub(super) timeout: Duration,
+    pub(in crate::store) timeout: Duration,
     pub(super) connections: usize,
     pub(super) requests_max: usize,
     pub(super) replicas: u32,
     pub(super) force_eviction: bool,
     pub(super) create: bool,
+    pub(in crate::store) max_age: Option<Duration>,
     pub(super) edit: Option<Edit>,
 }
 
@@ -80,6 +82,7 @@ impl RedisOptions {
             replicas: 0,
             force_eviction: false,
             create: false,
+            max_age: None,
             edit: None,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -110,13 +113,14 @@ impl RedisOptions {
                 return Err(wrong("replicas= is not for a cluster; set min-replicas-to-write there".into()));
             }
             ("replicas", _) => self.replicas = number(16)? as u32,
+            ("max_age", _) => self.max_age = Some(Duration::from_secs(number(24 * 60 * 60)?)),
             ("force", "eviction") => self.force_eviction = true,
             ("create", "yes") => self.create = true,
             ("create", "no") => self.create = false,
             _ => {
                 return Err(wrong(format!(
                     "the URL of Redis says {pair:?}; known are prefix=, timeout=, connections=, replicas=, \
-                     force=eviction, create=yes"
+                     force=eviction, create=yes, max_age="
                 )));
             }
         }

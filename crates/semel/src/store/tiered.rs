@@ -1,1 +1,0 @@
-//! Redis in front of a SQL store.

@@ -1,0 +1,311 @@
+//! Redis in front of an authority: any SQL store.
+//!
+//! ```text
+//!  claim ──▶ cache: a finished outcome, surely still valid? ──yes──▶ replay
+//!              │ no, or no answer, or `verify`
+//!              ▼
+//!           authority decides ──▶ answer ──▶ what was committed goes into the cache, beside the request
+//! ```
+//!
+//! - **The authority decides** everything but the replay of a finished outcome; renewals, finishes, decisions and
+//!   looks never touch the cache's word. Redis may be down, flushed, stale, slow or wrong: the answers are the same,
+//!   later, and counted (`semel_cache_total`, `semel_cache_fill_total`).
+//! - **Filled with what is committed**, read from the authority, under its epoch and the authority's
+//!   [lineage](crate::store::Lineage), and never over something newer.
+//! - **Withdrawn outcomes**: [`Ruling::Release`] puts a tombstone into the cache *before* the authority is told, so
+//!   that nobody is given what was withdrawn, and a late fill cannot bring it back. If the cache cannot be told, the
+//!   release is refused. Nothing else ever changes what may be in the cache.
+//! - **Never beyond its expiry**: by the authority's clock, which is followed without asking (see `clock`).
+//! - **Believed for a while only**: an entry counts for `max_age` (five minutes) after it was read from the authority.
+//!   This bounds what two things nobody can see from here can do: somebody decides past the cache (`semel release`
+//!   without `--cache`), or the database is restored from an older backup. After a restore, make a new lineage
+//!   (`semel migrate --new-lineage`): then nothing that was cached before counts at all.
+//! - **`verify`** operations ask the authority before each replay.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use self::breaker::Breaker;
+use self::clock::Clock;
+use self::entry::Entry;
+use self::fill::Fill;
+use super::redis::RedisOptions;
+use super::redis::cache::Cache;
+use super::{
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Lineage, Page,
+    Record, Renewed, Store, StoreError, Ticket,
+};
+use crate::intent::fingerprint::Comparison;
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::outcome::Verdict;
+use crate::intent::policy::{StoreTime, millis};
+use crate::intent::state::Ruling;
+use crate::observe::{CacheCounters, CacheFill, CacheLook, Metrics};
+
+mod breaker;
+mod clock;
+mod entry;
+mod fill;
+
+/// How long the cache may take to answer. An authority is not much slower.
+const LOOK_MAX: Duration = Duration::from_millis(50);
+/// How long an entry is believed after it was read from the authority, unless the URL says otherwise.
+pub const MAX_AGE: Duration = Duration::from_secs(5 * 60);
+/// How long a tombstone stays: longer than any fill is on its way, however long its process stood still.
+const TOMBSTONE_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// A store with Redis in front of it. Cheap to clone.
+///
+/// ```no_run
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use semel::observe::Metrics;
+/// use semel::store::{sqlite::SqliteStore, tiered::TieredStore};
+///
+/// let authority = SqliteStore::open("semel.db").await?;
+/// let store = TieredStore::open(authority, "redis://127.0.0.1", &Metrics::new()).await?;
+/// # drop(store); Ok::<(), semel::store::StoreError>(()) }).unwrap();
+/// ```
+pub struct TieredStore<S> {
+    shared: Arc<Shared<S>>,
+    fills: mpsc::Sender<Fill>,
+}
+
+struct Shared<S> {
+    authority: S,
+    cache: Cache,
+    breaker: Breaker,
+    clock: Clock,
+    lineage: Mutex<Lineage>,
+    max_age_ms: u64,
+    /// One look, and one fill.
+    look_max: Duration,
+    fill_max: Duration,
+    metrics: CacheCounters,
+}
+
+impl<S> Clone for TieredStore<S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), fills: self.fills.clone() }
+    }
+}
+
+impl<S: Store> TieredStore<S> {
+    /// Puts the Redis of that URL in front of a store that has a lineage. Redis need not be up; what it is asked is
+    /// counted in `metrics`. The URL's `timeout`, if given, is how long a look may take.
+    pub async fn open(authority: S, cache_url: &str, metrics: &Metrics) -> Result<Self, StoreError> {
+        let options = RedisOptions::new(cache_url)?;
+        let asked = Instant::now();
+        let (now, lineage) = (authority.now().await?, authority.lineage().await?);
+        let Some(lineage) = lineage else {
+            let message = "this store does not say which data it holds (it has no lineage), so nothing can be cached \
+                           in front of it; leave the cache out";
+            return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message));
+        };
+        let look_max = if cache_url.contains("timeout=") { options.timeout } else { LOOK_MAX };
+        let shared = Shared {
+            authority,
+            cache: Cache::new(&options)?,
+            breaker: Breaker::default(),
+            clock: Clock::default(),
+            lineage: Mutex::new(lineage),
+            max_age_ms: millis(options.max_age.unwrap_or(MAX_AGE)),
+            look_max,
+            fill_max: options.timeout,
+            metrics: metrics.cache(),
+        };
+        shared.clock.tell(now, asked, Instant::now());
+        let shared = Arc::new(shared);
+        let (fills, waiting) = mpsc::channel(fill::WAITING_MAX);
+        tokio::spawn(fill::run(Arc::clone(&shared), waiting));
+        Ok(Self { shared, fills })
+    }
+
+    /// The store that decides.
+    pub fn authority(&self) -> &S {
+        &self.shared.authority
+    }
+
+    /// Finished outcomes go into the cache when there is room; nobody waits for it.
+    fn fill(&self, fill: Fill) {
+        if self.fills.try_send(fill).is_err() {
+            self.shared.metrics.fill(CacheFill::Dropped);
+        }
+    }
+
+    async fn ask(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        let asked = Instant::now();
+        let claimed = self.shared.authority.claim(claim).await?;
+        if let Claimed::Replay(existing) | Claimed::InFlight(existing) | Claimed::Uncertain(existing) =
+            &claimed
+        {
+            self.shared.clock.tell(existing.now, asked, Instant::now());
+        }
+        if let Claimed::Replay(existing) = &claimed {
+            self.fill(Fill::Replayed(Box::new(existing.record.clone()), existing.now, asked));
+        }
+        Ok(claimed)
+    }
+
+    /// Follows the authority's clock and lineage, beside the request.
+    fn keep_up(&self) {
+        if !self.shared.clock.ask_again(Instant::now()) {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::spawn(async move {
+            let asked = Instant::now();
+            match (shared.authority.now().await, shared.authority.lineage().await) {
+                (Ok(now), Ok(Some(lineage))) => {
+                    *shared.lineage.lock().unwrap_or_else(PoisonError::into_inner) = lineage;
+                    shared.clock.tell(now, asked, Instant::now());
+                }
+                _ => shared.clock.not_told(),
+            }
+        });
+    }
+}
+
+impl<S> Shared<S> {
+    fn lineage(&self) -> Lineage {
+        *self.lineage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One request to the cache: bounded, and not made while it fails.
+    async fn bounded<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, Option<StoreError>> {
+        let Some(asking) = self.breaker.ask(Instant::now()) else { return Err(None) };
+        match tokio::time::timeout(limit, request).await {
+            Ok(Ok(answer)) => {
+                asking.answered();
+                Ok(answer)
+            }
+            Ok(Err(error)) => Err(Some(error)),
+            Err(_) => {
+                let message = format!("the cache did not answer within {limit:?}");
+                Err(Some(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
+            }
+        }
+    }
+
+    async fn put(&self, name: &[u8], entry: &[u8], ms: u64) -> Result<bool, Option<StoreError>> {
+        self.bounded(self.fill_max, self.cache.fill(name, entry, ms)).await
+    }
+
+    /// What the cache knows of a claim, if it may be believed.
+    async fn look(&self, claim: &Claim) -> (CacheLook, Option<Claimed>) {
+        let name = entry::name(self.lineage(), &claim.intent.id());
+        let found = match self.bounded(self.look_max, self.cache.get(&name)).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return (CacheLook::Miss, None),
+            Err(Some(_)) => return (CacheLook::Error, None),
+            Err(None) => return (CacheLook::Skipped, None),
+        };
+        let (record, read_at) = match entry::read(&name, found) {
+            Some(Entry::Finished(record, read_at)) if entry::is_kept(&record) => (record, read_at),
+            Some(Entry::Withdrawn) => return (CacheLook::Miss, None),
+            _ => return (CacheLook::Wrong, None),
+        };
+        let Some(now) = self.clock.at(Instant::now()) else { return (CacheLook::Old, None) };
+        let believed_until = read_at.plus_ms(self.max_age_ms);
+        let expired = record.head.expires_at.is_some_and(|at| at <= now.latest);
+        if expired || believed_until <= now.latest {
+            return (CacheLook::Old, None);
+        }
+        let other_recipe = match claim.fingerprint.compare(&record.head.fingerprint) {
+            Comparison::Same => false,
+            Comparison::OtherRecipe => true,
+            Comparison::Different => return (CacheLook::OtherRequest, None),
+        };
+        let now = now.earliest.max(record.changed_at);
+        (CacheLook::Hit, Some(Claimed::Replay(record.existing(now, other_recipe))))
+    }
+
+    /// Nobody is given what the cache has of this intent up to that epoch.
+    async fn withdraw(&self, id: &IntentId, epoch: Epoch) -> Result<(), StoreError> {
+        let name = entry::name(self.lineage(), id);
+        let told = self.put(&name, &entry::tombstone(&name, epoch), TOMBSTONE_MS).await;
+        told.map(|_| ()).map_err(|source| {
+            let message = "the cache cannot be told that an outcome is withdrawn, and would go on giving it; nothing \
+                           was changed: retry when Redis answers";
+            let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
+            match source {
+                Some(source) => error.with_source(source),
+                None => error,
+            }
+        })
+    }
+}
+
+impl<S> fmt::Debug for TieredStore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TieredStore").field("lineage", &self.shared.lineage()).finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> Store for TieredStore<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.shared.authority.capabilities()
+    }
+
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        self.shared.authority.now().await
+    }
+
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.keep_up();
+        let (look, claimed) = self.shared.look(&claim).await;
+        self.shared.metrics.look(look);
+        match claimed {
+            Some(claimed) => Ok(claimed),
+            None => self.ask(claim).await,
+        }
+    }
+
+    async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        self.shared.metrics.look(CacheLook::Verified);
+        self.ask(claim).await
+    }
+
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        self.shared.authority.renew(ticket, lease_ms).await
+    }
+
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        let verdict = finish.verdict;
+        let finished = self.shared.authority.finish(ticket, finish).await?;
+        if finished == Finished::Recorded && matches!(verdict, Verdict::Completed | Verdict::FailedFinal) {
+            self.fill(Fill::Finished(ticket.id, Instant::now()));
+        }
+        Ok(finished)
+    }
+
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.shared.authority.get(id).await
+    }
+
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        self.shared.authority.list(filter).await
+    }
+
+    async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        // Only a release is about an outcome that was replayed; everything else is about what never was.
+        if decide.ruling == Ruling::Release {
+            self.shared.withdraw(&id, decide.seen).await?;
+        }
+        self.shared.authority.decide(id, decide).await
+    }
+
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.shared.authority.sweep(limit).await
+    }
+
+    async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
+        self.shared.authority.lineage().await
+    }
+}
