@@ -4,6 +4,8 @@ use semel::conformance::Harness;
 use semel::store::mysql::MysqlStore;
 use testkit::services::{Lease, Service, require};
 
+use super::support::{raw, run};
+
 /// All laws share the server's ordinary database, as many processes would.
 struct Shared(Lease);
 
@@ -37,15 +39,31 @@ mod shared {
     });
 }
 
-/// The same with one connection and batches of one: no request travels with another.
-struct Lone(Lease);
+/// The same with one connection and batches of one, in a database of their own: no request travels with
+/// another.
+struct Lone {
+    url: String,
+    _lease: Lease,
+}
+
+impl Lone {
+    fn new() -> Option<Self> {
+        let lease = require(Service::Mariadb)?;
+        let url = format!("{}/semel_lone", lease.url().rsplit_once('/').expect("a database").0);
+        semel::conformance::block_on(async {
+            let mut connection = raw(lease.url()).await;
+            run(&mut connection, "CREATE DATABASE IF NOT EXISTS semel_lone").await;
+        });
+        Some(Self { url, _lease: lease })
+    }
+}
 
 impl Harness for Lone {
     type Store = MysqlStore;
 
     async fn store(&self) -> MysqlStore {
         let options = MysqlStore::options().connections(1).batch_max(1);
-        options.open(self.0.url()).await.expect("the store opens")
+        options.open(&self.url).await.expect("the store opens")
     }
 
     async fn reopen(&self, store: MysqlStore) -> Option<MysqlStore> {
@@ -55,8 +73,8 @@ impl Harness for Lone {
 }
 
 mod lone {
-    semel::store_conformance!(match super::require(super::Service::Mariadb) {
-        Some(lease) => super::Lone(lease),
+    semel::store_conformance!(match super::Lone::new() {
+        Some(harness) => harness,
         None => return,
     });
 }

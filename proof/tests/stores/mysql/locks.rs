@@ -1,1 +1,215 @@
+//! Locks of others: nobody waits for a stranger's, and what is in the way is said.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use semel::store::mysql::{MysqlOptions, MysqlStore};
+use semel::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Renewed, Store, Ticket};
+use semel::{Retention, StoreTime};
+use sqlx::Connection;
+
+use super::support::*;
+
+fn single() -> MysqlOptions {
+    MysqlStore::options().connections(1)
+}
+
+#[tokio::test]
+async fn strangers_do_not_wait_for_a_key_that_an_open_transaction_has_inserted() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.open(single()).await;
+    run_of(&store, &claim_of("warm")).await;
+    let held = claim_of("held");
+    let mut other = database.raw().await;
+    let mut transaction = other.begin().await.unwrap();
+    insert_raw(&mut transaction, &held.intent).await;
+
+    // All at once on one connection: they travel together.
+    let claims: Vec<Claim> = (0..40).map(|n| claim_of(&format!("stranger-{n}"))).collect();
+    let strangers = join_all(claims.iter().map(|claim| run_of(&store, claim)));
+    let (tickets, met) = soon(async { tokio::join!(strangers, store.claim(held.clone())) }).await;
+    assert_eq!(tickets.len(), 40);
+    assert!(matches!(met.unwrap(), Claimed::InFlight(_)), "somebody is at it");
+
+    transaction.rollback().await.unwrap();
+    run_of(&store, &held).await;
+}
+
+#[tokio::test]
+async fn strangers_do_not_wait_for_a_row_that_an_open_transaction_has_locked() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.open(single()).await;
+    let held = run_of(&store, &claim_of("held")).await;
+    let mut tickets: Vec<Ticket> = Vec::new();
+    for n in 0..20 {
+        tickets.push(run_of(&store, &claim_of(&format!("stranger-{n}"))).await);
+    }
+    let mut other = database.raw().await;
+    let mut transaction = other.begin().await.unwrap();
+    let lock = format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("held").intent));
+    run(&mut transaction, &lock).await;
+
+    let renewals = join_all(tickets.iter().map(|ticket| store.renew(*ticket, 60_000)));
+    let (renewed, mine) = soon(async { tokio::join!(renewals, store.renew(held, 60_000)) }).await;
+    assert!(renewed.into_iter().all(|renewed| matches!(renewed, Ok(Renewed::Until(_)))));
+    let error = mine.unwrap_err();
+    assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied));
+
+    let finishes = join_all(tickets.iter().map(|ticket| store.finish(*ticket, completed("x"))));
+    let (finished, mine) = soon(async { tokio::join!(finishes, store.finish(held, completed("x"))) }).await;
+    assert!(finished.into_iter().all(|finished| matches!(finished, Ok(Finished::Recorded))));
+    assert_eq!(mine.unwrap_err().fate(), Fate::NotApplied);
+
+    // Reading, replaying and being told that it is in flight need no lock.
+    assert!(store.get(held.id).await.unwrap().is_some());
+    assert!(matches!(store.claim(claim_of("held")).await.unwrap(), Claimed::InFlight(_)));
+    transaction.rollback().await.unwrap();
+    assert_eq!(store.finish(held, completed("x")).await.unwrap(), Finished::Recorded);
+}
+
+#[tokio::test]
+async fn a_sweep_passes_by_what_is_locked() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.store().await;
+    let brief = Finish { retention: Retention::Ms(0), ..completed("old") };
+    for n in 0..10 {
+        let ticket = run_of(&store, &claim_of(&n.to_string())).await;
+        store.finish(ticket, brief.clone()).await.unwrap();
+    }
+    let mut other = database.raw().await;
+    let mut transaction = other.begin().await.unwrap();
+    let lock = format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("3").intent));
+    run(&mut transaction, &lock).await;
+    assert_eq!(soon(store.sweep(100)).await.unwrap(), 9);
+    transaction.rollback().await.unwrap();
+    assert_eq!(soon(store.sweep(100)).await.unwrap(), 1);
+}
+
+/// Holds a row while its outcome waits for it, and tells the clock when it let go. `None` when the machine
+/// was too slow for the lock to be waited for.
+pub(super) async fn finish_behind_a_lock(database: &Database, options: MysqlOptions) -> Option<(StoreTime, StoreTime)> {
+    let store = database.open(options.connections(1)).await;
+    let ticket = run_of(&store, &claim_of(&fastrand::u64(..).to_string())).await;
+    let mut other = database.raw().await;
+    let mut transaction = other.begin().await.unwrap();
+    let id: String = ticket.id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    run(&mut transaction, &format!("SELECT id FROM semel_intent WHERE id = X'{id}' FOR UPDATE")).await;
+    let finishing = {
+        let store = store.clone();
+        tokio::spawn(async move { store.finish(ticket, completed("x")).await })
+    };
+    // Until it waits for the lock, as the server tells.
+    let waits = format!(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
+         AND trx_query LIKE '%{id}%'"
+    );
+    let mut watcher = database.raw().await;
+    let began = std::time::Instant::now();
+    while number(&mut watcher, &waits).await == 0 {
+        if began.elapsed() > Duration::from_secs(20) {
+            return None;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let released = store.now().await.unwrap();
+    transaction.rollback().await.unwrap();
+    assert_eq!(soon(finishing).await.unwrap().unwrap(), Finished::Recorded);
+    let record = store.get(ticket.id).await.unwrap().expect("the record");
+    Some((record.changed_at, released))
+}
+
+#[tokio::test]
+async fn the_clock_is_read_after_the_lock_was_waited_for() {
+    let Some(database) = Database::new().await else { return };
+    let Some((changed, released)) = finish_behind_a_lock(&database, MysqlStore::options()).await else { return };
+    assert!(changed >= released, "{changed:?} is before {released:?}, when the row was let go");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_with_somebody_elses_transaction_is_survived() {
+    let Some(database) = Database::new().await else { return };
+    // Without the dirty look it waits for inserted keys like anybody else: only so can a deadlock be made on
+    // purpose. Two rows in the order of their ids, and the other transaction in the opposite one.
+    let store = database.open(single().rewriting(|sql| sql.replace("READ UNCOMMITTED", "READ COMMITTED"))).await;
+    run_of(&store, &claim_of("warm")).await;
+    let mut deadlocks = 0;
+    for round in 0..5 {
+        let mut claims = [claim_of(&format!("{round}-a")), claim_of(&format!("{round}-b"))];
+        claims.sort_by_key(|claim| claim.intent.id());
+        let [low, high] = claims;
+        let mut other = database.raw().await;
+        let mut transaction = other.begin().await.unwrap();
+        insert_raw(&mut transaction, &high.intent).await;
+        let asking = {
+            let (store, low, high) = (store.clone(), low.clone(), high.clone());
+            tokio::spawn(async move { tokio::join!(store.claim(low), store.claim(high)) })
+        };
+        let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT' \
+                     AND trx_query LIKE 'INSERT INTO semel_intent%'";
+        let mut watcher = database.raw().await;
+        let began = std::time::Instant::now();
+        while number(&mut watcher, waits).await == 0 && began.elapsed() < Duration::from_secs(5) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let victim = try_insert(&mut transaction, &low.intent).await == Err(1213);
+        deadlocks += usize::from(victim);
+        transaction.rollback().await.unwrap();
+        let (low_met, high_met) = soon(asking).await.unwrap();
+        for met in [low_met, high_met] {
+            let met = met.expect("the store is not bothered");
+            assert!(matches!(met, Claimed::Run(_) | Claimed::InFlight(_)), "{met:?}");
+        }
+        // Whoever was not answered "run" runs now, and nobody twice.
+        for claim in [low, high] {
+            run_of(&store, &claim).await;
+            assert_eq!(store.get(claim.intent.id()).await.unwrap().expect("the record").attempts, 1);
+        }
+    }
+    println!("{deadlocks} of 5 deadlocks ended the other transaction, the rest a batch of the store's");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
+    let Some(database) = Database::new().await else { return };
+    database.store().await;
+    let mut claims: Vec<Claim> = (0..2).map(|n| claim_of(&n.to_string())).collect();
+    claims.sort_by_key(|claim| claim.intent.id());
+    // By hand, what the order of a batch is for.
+    let (mut one, mut two) = (database.raw().await, database.raw().await);
+    let (mut one, mut two) = (one.begin().await.unwrap(), two.begin().await.unwrap());
+    insert_raw(&mut one, &claims[0].intent).await;
+    insert_raw(&mut two, &claims[1].intent).await;
+    let (first, second) = tokio::join!(
+        try_insert(&mut one, &claims[1].intent),
+        try_insert(&mut two, &claims[0].intent)
+    );
+    let mut met = [first, second];
+    met.sort_by_key(Result::is_err);
+    assert_eq!(met, [Ok(()), Err(1213)], "one of them is the victim");
+    drop((one, two));
+
+    // Six stores, each with connections of its own, over the same keys in orders of their own.
+    let stores = join_all((0..6).map(|_| database.store())).await;
+    let claims: Vec<Claim> = (0..300).map(|n| claim_of(&format!("many-{n}"))).collect();
+    let tasks: Vec<_> = stores
+        .into_iter()
+        .map(|store| {
+            let mut claims = claims.clone();
+            fastrand::shuffle(&mut claims);
+            tokio::spawn(async move {
+                let asked = claims.into_iter().map(|claim| {
+                    let (store, owner) = (store.clone(), semel::Owner::random());
+                    async move { store.claim(Claim { owner, ..claim }).await }
+                });
+                let met = join_all(asked).await;
+                met.into_iter().filter(|met| matches!(met.as_ref().expect("an answer"), Claimed::Run(_))).count()
+            })
+        })
+        .collect();
+    let mut ran = 0;
+    for task in tasks {
+        ran += soon(task).await.unwrap();
+    }
+    assert_eq!(ran, 300, "each key ran once");
+}

@@ -1,1 +1,99 @@
+//! The checks can fail: each planted bug of SQL is caught.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use semel::conformance::{self, Harness};
+use semel::store::mysql::MysqlStore;
+
+use super::locks::finish_behind_a_lock;
+use super::support::*;
+use super::text::differ_in_case;
+
+struct Spoilt {
+    database: Database,
+    rewrite: fn(String) -> String,
+}
+
+impl Harness for Spoilt {
+    type Store = MysqlStore;
+
+    async fn store(&self) -> MysqlStore {
+        self.database.open(MysqlStore::options().rewriting(self.rewrite)).await
+    }
+
+    async fn reopen(&self, store: MysqlStore) -> Option<MysqlStore> {
+        store.close().await;
+        Some(self.store().await)
+    }
+}
+
+/// Whether the law finds the bug within a few tries: most of these are races.
+fn caught(law: &str, rewrite: fn(String) -> String) -> bool {
+    (0..10).any(|_| {
+        let Some(database) = conformance::block_on(Database::new()) else { return true };
+        let harness = Spoilt { database, rewrite };
+        catch_unwind(AssertUnwindSafe(|| conformance::block_on(conformance::run(law, &harness)))).is_err()
+    })
+}
+
+#[test]
+fn an_insert_that_overwrites_the_winner_is_caught() {
+    assert!(caught("of_many_claimants_one_runs", |sql| {
+        sql.replace("AND NOT EXISTS (SELECT 1 FROM semel_intent i WHERE i.id = a.id)", "")
+            .replace("ON DUPLICATE KEY UPDATE id = semel_intent.id", "ON DUPLICATE KEY UPDATE owner = VALUES(owner), epoch = VALUES(epoch)")
+            .replace("< 1)", "< 2)")
+            .replace(") < ", ") < 1 + ")
+    }));
+}
+
+#[test]
+fn a_plain_read_under_repeatable_read_is_caught() {
+    assert!(caught("of_many_takeovers_one_runs", |sql| {
+        sql.replace("READ UNCOMMITTED", "REPEATABLE READ").replace("FOR UPDATE SKIP LOCKED", "")
+    }));
+}
+
+#[test]
+fn a_finish_that_does_not_ask_for_the_epoch_is_caught() {
+    assert!(caught("finish_is_fenced_by_epoch", |sql| match sql.find("AND epoch = ") {
+        Some(_) => sql.replace("AND epoch = ", "AND epoch >= 0 * "),
+        None => sql,
+    }));
+}
+
+#[test]
+fn epochs_that_begin_anew_are_caught() {
+    assert!(caught("epochs_rise_over_release_expiry_and_sweep", |sql| {
+        sql.replace("LAST_INSERT_ID() * 1024", "1024")
+    }));
+}
+
+#[test]
+fn a_sweep_that_does_not_ask_for_the_expiry_is_caught() {
+    assert!(caught("sweeping_while_claims_go_on_loses_nothing", |sql| {
+        sql.replace("state IN (2, 3, 4) AND expires_at <= ", "state >= 0 * ")
+            .replace("AND state >= 2 AND expires_at <= ", "AND state >= 0 * ")
+    }));
+}
+
+#[tokio::test]
+async fn a_clock_from_before_the_lock_is_caught() {
+    let Some(database) = Database::new().await else { return };
+    let options = MysqlStore::options().rewriting(|sql| sql.replace("SYSDATE(3)", "NOW(3)"));
+    let Some((changed, released)) = finish_behind_a_lock(&database, options).await else { return };
+    assert!(changed < released, "the bug does not show");
+}
+
+#[test]
+fn a_collation_that_ignores_case_is_caught() {
+    let shown = catch_unwind(AssertUnwindSafe(|| {
+        conformance::block_on(async {
+            let Some(database) = Database::new().await else { panic!("goes without") };
+            database.store().await;
+            let fold = "ALTER TABLE semel_operation CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci";
+            run(&mut database.raw().await, fold).await;
+            differ_in_case(&database).await;
+        });
+    }));
+    assert!(shown.is_err());
+}

@@ -131,14 +131,26 @@ pub(crate) fn id_sql(intent: &Intent) -> String {
 
 /// A row as another process's transaction would insert it, still to be committed.
 pub(crate) async fn insert_raw(connection: &mut MySqlConnection, intent: &Intent) {
-    let id = id_sql(intent);
+    try_insert(connection, intent).await.expect("the insert");
+}
+
+/// The same where it may fail; the server's number of the error then.
+pub(crate) async fn try_insert(connection: &mut MySqlConnection, intent: &Intent) -> Result<(), u16> {
     let insert = format!(
         "INSERT INTO semel_intent (id, state, effect, epoch, attempts, lease_until, created_at, changed_at, \
          owner, recipe, fingerprint, operation, scope, `key`) \
-         VALUES ({id}, 0, 0, 1, 1, 9000000000000, 1, 1, X'{:032x}', 1, X'{:064x}', 1, 'acme', '{}')",
+         VALUES ({}, 0, 0, 1, 1, 9000000000000, 1, 1, X'{:032x}', 1, X'{:064x}', 1, 'acme', '{}') \
+         ON DUPLICATE KEY UPDATE id = id",
+        id_sql(intent),
         7,
         7,
         intent.key().as_str()
     );
-    run(connection, &insert).await;
+    match soon(connection.execute(AssertSqlSafe(insert))).await {
+        Ok(_) => Ok(()),
+        Err(sqlx::Error::Database(error)) => {
+            Err(error.downcast_ref::<sqlx::mysql::MySqlDatabaseError>().number())
+        }
+        Err(error) => panic!("{error}"),
+    }
 }

@@ -57,6 +57,18 @@ impl Trouble {
         matches!(self.number(), Some(1205 | 1213 | 3572 | 3058))
     }
 
+    /// Refused before anything could be made to last, also where the statement commits by itself.
+    pub(super) fn is_before_commit(&self) -> bool {
+        self.is_lock()
+            || matches!(
+                self.number(),
+                Some(
+                    1044 | 1045 | 1049 | 1054 | 1142 | 1143 | 1146 | 1227 | 1264 | 1265 | 1290 | 1292 | 1366
+                        | 1370 | 1406 | 1665 | 1690 | 1792 | 1836
+                )
+            )
+    }
+
     /// After this the connection cannot be used.
     pub(super) fn needs_new_connection(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Silent(_))

@@ -18,12 +18,16 @@ use crate::store::{Fate, Record, StoreError};
 
 static RECORD: Template = template!("sql/record.sql");
 static EXPIRED: Template = template!("sql/expired.sql");
+static DELETE: Template = template!("sql/delete.sql");
 static LOCK_EXPIRED: Template = template!("sql/lock_expired.sql");
 
 /// Connections for reading and sweeping.
 const READERS: usize = 2;
 /// Records a sweep forgets in one transaction.
 const SWEEP_CHUNK: usize = 250;
+/// How often a sweep looks again when others hold all it found, and after which pause.
+const SWEEP_LOOKS: usize = 5;
+const SWEEP_PAUSE: Duration = Duration::from_millis(5);
 
 /// Connections that are lent out, opened when they are needed.
 pub(super) struct Readers {
@@ -149,21 +153,33 @@ impl Server {
     }
 
     async fn sweep_chunk(&self, session: &mut Session, limit: usize) -> Result<usize, Failed> {
+        for _ in 0..SWEEP_LOOKS {
+            match self.sweep_some(session, limit).await? {
+                // Another sweep has them all; what comes after them may still be there.
+                None => tokio::time::sleep(SWEEP_PAUSE).await,
+                Some(swept) => return Ok(swept),
+            }
+        }
+        Ok(0)
+    }
+
+    /// `None` when there is something to sweep and all of it is held.
+    async fn sweep_some(&self, session: &mut Session, limit: usize) -> Result<Option<usize>, Failed> {
         let limit = limit.to_string();
         let candidates = session.run(EXPIRED.fill(&[("clock", &self.clock), ("limit", &limit)])).await?;
         let candidates = read_ids(candidates.first().map(|brought| brought.rows.as_slice()))?;
         if candidates.is_empty() {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let lock = LOCK_EXPIRED.fill(&[("ids", &ids(&candidates)), ("clock", &self.clock)]);
         let locked = session.run(lock).await?;
         let locked = read_ids(locked.last().map(|brought| brought.rows.as_slice()))?;
         if locked.is_empty() {
             session.roll_back().await;
-            return Ok(0);
+            return Ok(None);
         }
-        session.run(format!("DELETE FROM semel_intent WHERE id IN ({}); COMMIT", ids(&locked))).await?;
-        Ok(locked.len())
+        session.run(DELETE.fill(&[("ids", &ids(&locked))])).await?;
+        Ok(Some(locked.len()))
     }
 
     /// The number of an operation that has been claimed before.

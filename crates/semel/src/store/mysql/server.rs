@@ -47,10 +47,10 @@ impl Server {
         let Failed { trouble, done } = failed;
         let fate = match commit {
             None => Fate::NotApplied,
-            // Refused before the commit, or by it: a deadlock is rolled back whole.
+            // Refused before the commit, or by the commit and for a reason that undoes it.
             Some(commit) => match trouble {
                 Trouble::Refused { .. } if *done < commit => Fate::NotApplied,
-                Trouble::Refused { .. } if *done == commit && trouble.is_lock() => Fate::NotApplied,
+                Trouble::Refused { .. } if *done == commit && trouble.is_before_commit() => Fate::NotApplied,
                 _ => Fate::InDoubt,
             },
         };

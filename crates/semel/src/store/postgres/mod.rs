@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::connect::Connections;
-use self::execute::{Batches, Statements};
+use self::execute::Batches;
 use self::reader::Reader;
 use super::coalesce::Coalescer;
 use super::codes::{MS_MAX, bounded};
@@ -28,6 +28,10 @@ mod reader;
 mod row;
 pub mod schema;
 mod statement;
+#[cfg(feature = "postgres-tls")]
+mod tls;
+#[cfg(not(feature = "postgres-tls"))]
+#[path = "no_tls.rs"]
 mod tls;
 
 pub use options::PostgresOptions;
@@ -77,10 +81,6 @@ impl PostgresStore {
     }
 
     async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
-        Self::open_planted(options, Statements::default()).await
-    }
-
-    async fn open_planted(options: PostgresOptions, statements: Statements) -> Result<Self, StoreError> {
         let (bounds, create) = (options.bounds, options.create);
         let connections = Connections::new(options).map_err(|trouble| trouble.not_applied())?;
         let connections = Arc::new(connections);
@@ -99,7 +99,7 @@ impl PostgresStore {
         for warning in &settings.warnings {
             tracing::warn!(target: "semel", "PostgreSQL: {warning}");
         }
-        let batches = Arc::new(Batches::new(Arc::clone(&connections), statements));
+        let batches = Arc::new(Batches::new(Arc::clone(&connections)));
         Ok(Self {
             inner: Arc::new(Inner {
                 settings,
