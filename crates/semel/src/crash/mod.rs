@@ -26,7 +26,24 @@ pub const BEFORE_FINISH: &str = "before_finish";
 pub const AFTER_FINISH: &str = "after_finish";
 /// Just before the caller gets the answer.
 pub const BEFORE_ANSWER: &str = "before_answer";
+/// Everything of a transaction of the caller's is written; its commit is next. The caller's own point.
+pub const BEFORE_COMMIT: &str = "before_commit";
+/// A transaction of the caller's is committed; nobody has been told. The caller's own point.
+pub const AFTER_COMMIT: &str = "after_commit";
 
-/// All points, in the order of the flow.
+/// All points of the guard, in the order of the flow.
 pub const ALL: [&str; 7] =
     [BEFORE_CLAIM, AFTER_CLAIM, BEFORE_EFFECT, AFTER_EFFECT, BEFORE_FINISH, AFTER_FINISH, BEFORE_ANSWER];
+
+/// All points of work in a transaction of the caller's, in the order of the flow. There a finish is not yet durable:
+/// the commit decides.
+pub const IN_TX: [&str; 8] = [
+    BEFORE_CLAIM,
+    AFTER_CLAIM,
+    BEFORE_EFFECT,
+    AFTER_EFFECT,
+    BEFORE_FINISH,
+    AFTER_FINISH,
+    BEFORE_COMMIT,
+    AFTER_COMMIT,
+];

@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// SQLite: takes the write lock and changes nothing. Without it two transactions could both look before
 /// either writes.
-const LOCK_SQLITE: Sql = Sql::same("DELETE FROM semel_intent WHERE false");
+pub(super) const LOCK_SQLITE: Sql = Sql::same("DELETE FROM semel_intent WHERE false");
 
 const LOOK: Sql = Sql {
     postgres: "SELECT * FROM semel_tx_look($1, $2)",
@@ -233,7 +233,7 @@ pub(super) async fn put(
 }
 
 /// The key of the advisory lock of one intent.
-fn lock_key(intent: &Intent) -> i64 {
+pub(super) fn lock_key(intent: &Intent) -> i64 {
     #[cfg(feature = "postgres")]
     return crate::store::postgres::lock::key(&intent.id());
     #[cfg(not(feature = "postgres"))]

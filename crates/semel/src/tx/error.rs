@@ -70,8 +70,23 @@ impl<E> TxError<E> {
 impl TxError {
     /// The same, where work might have failed too.
     pub(crate) fn or_work<E>(self) -> TxError<E> {
-        match self {
-            Self::Work(never) => match never {},
+        self.map_work(|never| match never {})
+    }
+}
+
+impl<E> TxError<E> {
+    /// The same, with the work's own error told in other terms.
+    pub fn map_work<F>(self, told: impl FnOnce(E) -> F) -> TxError<F> {
+        match self.try_map_work(|error| Ok::<_, Infallible>(told(error))) {
+            Ok(error) => error,
+            Err(never) => match never {},
+        }
+    }
+
+    /// The same, where the work's own error may turn out to be none.
+    pub(super) fn try_map_work<F, N>(self, told: impl FnOnce(E) -> Result<F, N>) -> Result<TxError<F>, N> {
+        Ok(match self {
+            Self::Work(error) => TxError::Work(told(error)?),
             Self::Mismatch => TxError::Mismatch,
             Self::InFlight { waited } => TxError::InFlight { waited },
             Self::Uncertain { id } => TxError::Uncertain { id },
@@ -82,7 +97,7 @@ impl TxError {
             Self::PhasesChanged { begun, now } => TxError::PhasesChanged { begun, now },
             Self::Value { why } => TxError::Value { why },
             Self::Database(error) => TxError::Database(error),
-        }
+        })
     }
 }
 

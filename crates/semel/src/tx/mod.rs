@@ -6,6 +6,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`once_tx`], [`Once`] | the work, unless it was committed before |
+//! | [`Phases`] | recovery points: atomic phases around remote calls |
+//! | [`Command`] | envelopes with an expected version: retry, conflict and mismatch kept apart |
 //! | [`sqlite`] | the same for `rusqlite`, as ordinary functions |
 //! | [`driver`] | the seam to the caller's transaction: one statement, rows back |
 //! | [`ledger`] | double-entry postings, each once |
@@ -14,10 +16,12 @@
 //! | `script` | what is written once over all drivers |
 
 mod claim;
+mod command;
 pub mod driver;
 mod error;
 pub mod ledger;
 mod once;
+mod phases;
 pub mod reference;
 mod remember;
 pub(crate) mod script;
@@ -26,6 +30,8 @@ pub mod sqlite;
 mod turn;
 pub mod upsert;
 
+pub use command::{Advanced, Applied, Command, CommandError, CommandOnce, Transition};
 pub use error::TxError;
 pub use once::{Once, TxReply, WAIT, once_tx};
+pub use phases::{LEASE, PHASE_BYTES_MAX, PHASES_MAX, PhaseRun, Phases, PhasesError, Started};
 pub use remember::Remember;

@@ -91,3 +91,55 @@ BEGIN
     RETURN v_epoch;
 END
 $$;
+
+-- The phases of operations under way. Gone when the operation has ended: its outcome is what is asked for then.
+CREATE TABLE semel_phase (
+    id       bytea   NOT NULL,  -- semel_intent.id
+    position integer NOT NULL,  -- from 0
+    plan     text    NOT NULL,  -- the names of all phases as they were when this one was committed
+    outcome  bytea   NOT NULL,
+    PRIMARY KEY (id, position)
+);
+
+-- Before a phase: the claim has to be ours still, and goes on from now. Says how many phases are done; NULL
+-- when the claim is lost.
+CREATE FUNCTION semel_tx_fence(
+    p_lock     bigint,
+    p_id       bytea,
+    p_owner    bytea,
+    p_epoch    bigint,
+    p_lease_ms bigint,
+    OUT locked boolean,
+    OUT done   bigint
+)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    -- Whoever takes over holds it until they commit; nobody waits for their row.
+    locked := pg_try_advisory_xact_lock(p_lock);
+    IF NOT locked THEN
+        RETURN;
+    END IF;
+    UPDATE semel_intent i
+    SET lease_until = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint + p_lease_ms
+    WHERE i.id = p_id AND i.owner = p_owner AND i.epoch = p_epoch AND i.state = 0;
+    IF FOUND THEN
+        SELECT count(*) INTO done FROM semel_phase p WHERE p.id = p_id;
+    END IF;
+END
+$$;
+
+-- The last phase is done: its result is the outcome of the whole.
+CREATE FUNCTION semel_tx_end(p_id bytea, p_epoch bigint, p_retention_ms bigint, p_outcome bytea) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_now   bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    v_ended bigint;
+BEGIN
+    DELETE FROM semel_phase p WHERE p.id = p_id;
+    UPDATE semel_intent i
+    SET state = 2, changed_at = v_now, expires_at = v_now + p_retention_ms, outcome = p_outcome
+    WHERE i.id = p_id AND i.epoch = p_epoch AND i.state = 0
+    RETURNING i.epoch INTO v_ended;
+    RETURN v_ended;
+END
+$$;

@@ -31,3 +31,12 @@ CREATE TABLE semel_intent (
 ) STRICT;
 
 CREATE INDEX semel_intent_expiry ON semel_intent (expires_at) WHERE expires_at IS NOT NULL;
+
+-- The phases of operations under way. Gone when the operation has ended: its outcome is what is asked for then.
+CREATE TABLE semel_phase (
+    id       BLOB    NOT NULL,  -- semel_intent.id
+    position INTEGER NOT NULL,  -- from 0
+    plan     TEXT    NOT NULL,  -- the names of all phases as they were when this one was committed
+    outcome  BLOB    NOT NULL,
+    PRIMARY KEY (id, position)
+) STRICT;

@@ -1,0 +1,314 @@
+//! Commands: a request to change one aggregate, from the version its sender has seen.
+//!
+//! Three things that look alike are kept apart:
+//!
+//! | what comes | what it is | what it gets |
+//! |---|---|---|
+//! | the same command again | a retry | the result of the first time ([`Applied::Replayed`]) |
+//! | another command, and the aggregate has moved on | a separate intent that came too late | [`CommandError::Conflict`], or the current state ([`Applied::Current`]): the API's choice |
+//! | the same command id with another payload | a sender's bug | [`CommandError::Mismatch`] |
+
+use std::error::Error;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::driver::Tx;
+use super::error::TxError;
+use super::once::{Once, TxReply};
+use super::remember::Remember;
+use crate::intent::fingerprint::{Fingerprint, Recipe};
+use crate::intent::identity::{Intent, Operation};
+use crate::intent::key::Key;
+use crate::intent::policy::Retention;
+use crate::intent::scope::Scope;
+
+/// A command as it travels.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")] {
+/// use rusqlite::{Connection, OptionalExtension};
+/// use semel::tx::{Applied, Command, CommandError, Transition};
+///
+/// let mut db = Connection::open_in_memory()?;
+/// semel::tx::sqlite::migrate(&db)?;
+/// db.execute_batch("CREATE TABLE escalation (id TEXT, status TEXT, version INTEGER);
+///                   INSERT INTO escalation VALUES ('case-7', 'pending', 18)")?;
+///
+/// let mut approve = |command: &Command<&str>| {
+///     let tx = db.transaction()?;
+///     let applied = command.once().apply_now(&tx, |tx| {
+///         // The transition itself is conditional: the database guards the business race.
+///         let moved = tx.query_row(
+///             "UPDATE escalation SET status = 'approved', version = version + 1
+///              WHERE id = ?1 AND status = 'pending' AND version = ?2 RETURNING version",
+///             (&command.aggregate, command.expected_version),
+///             |row| row.get::<_, u64>(0),
+///         );
+///         Ok::<_, rusqlite::Error>(match moved.optional()? {
+///             Some(version) => Transition::Done(version),
+///             None => Transition::Advanced(tx.query_row("SELECT status FROM escalation", [], |row| row.get(0))?),
+///         })
+///     })?;
+///     tx.commit().map_err(semel::tx::TxError::Work)?;
+///     Ok::<Applied<u64, String>, CommandError<String, rusqlite::Error>>(applied)
+/// };
+///
+/// let first = Command {
+///     id: "cmd-123".to_owned(),
+///     kind: "ApproveCaseEscalation".to_owned(),
+///     tenant: "tenant-a".to_owned(),
+///     aggregate: "case-7".to_owned(),
+///     expected_version: 18,
+///     payload: "looks fine",
+/// };
+/// assert!(matches!(approve(&first)?, Applied::Done(19)));
+/// assert!(matches!(approve(&first)?, Applied::Replayed(19)));
+/// let late = Command { id: "cmd-124".to_owned(), ..first.clone() };
+/// assert!(matches!(approve(&late), Err(CommandError::Conflict { expected: 18, current, .. }) if current == "approved"));
+/// let wrong = Command { payload: "another", ..first };
+/// assert!(matches!(approve(&wrong), Err(CommandError::Mismatch)));
+/// # }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Command<P> {
+    /// Names this command; the same on every retry.
+    pub id: String,
+    /// What kind of command it is.
+    pub kind: String,
+    /// Whose.
+    pub tenant: String,
+    /// What it changes.
+    pub aggregate: String,
+    /// The version its sender has seen.
+    pub expected_version: u64,
+    /// The rest.
+    pub payload: P,
+}
+
+impl<P: Serialize> Command<P> {
+    /// To be applied once, with settings.
+    pub fn once(&self) -> CommandOnce<'_, P> {
+        CommandOnce { command: self, advanced: Advanced::default(), retention: None, wait: None }
+    }
+
+    /// The intent it is.
+    pub fn intent(&self) -> Result<Intent, String> {
+        let scope = Scope::tenant(&self.tenant).map_err(|error| error.to_string())?;
+        let kind = Operation::new(&self.kind).map_err(|error| error.to_string())?;
+        let id = Key::new(self.id.as_str()).map_err(|error| error.to_string())?;
+        Ok(Intent::new(scope, kind, id))
+    }
+
+    /// What it asks for: aggregate, version and payload.
+    pub fn fingerprint(&self) -> Result<Fingerprint, String> {
+        let asked = (&self.aggregate, self.expected_version, &self.payload);
+        Recipe::default().value(&asked).map_err(|error| error.to_string())
+    }
+}
+
+/// What the work found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Transition<T, C> {
+    /// The aggregate had the expected version and has changed.
+    Done(T),
+    /// It has moved on, to this. Nothing was changed.
+    Advanced(C),
+}
+
+/// What another command gets when the aggregate has moved on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Advanced {
+    /// [`CommandError::Conflict`].
+    #[default]
+    Conflict,
+    /// The current state, as an answer.
+    Current,
+}
+
+/// What a command ended in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Applied<T, C> {
+    /// Done now.
+    Done(T),
+    /// Done before; this is what it ended in.
+    Replayed(T),
+    /// The aggregate had moved on; this is what it is now. Nothing is remembered of the command.
+    Current(C),
+}
+
+/// Why a command was not applied.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CommandError<C, E> {
+    /// Another command has this id. A sender's bug: retrying cannot help.
+    Mismatch,
+    /// The aggregate has moved on. The sender has to look at it and decide anew, with a new command.
+    Conflict {
+        /// Which.
+        aggregate: String,
+        /// The version the command was made for.
+        expected: u64,
+        /// What it is now.
+        current: C,
+    },
+    /// A part of the command cannot be what it is said to be.
+    Invalid {
+        /// What is wrong.
+        why: String,
+    },
+    /// Anything else.
+    Tx(TxError<E>),
+}
+
+impl<C, E> From<TxError<E>> for CommandError<C, E> {
+    fn from(error: TxError<E>) -> Self {
+        match error {
+            TxError::Mismatch => Self::Mismatch,
+            error => Self::Tx(error),
+        }
+    }
+}
+
+impl<C: fmt::Debug, E: fmt::Display> fmt::Display for CommandError<C, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mismatch => f.write_str(
+                "another command was sent under this id before; give each command an id of its own",
+            ),
+            Self::Conflict { aggregate, expected, current } => write!(
+                f,
+                "{aggregate} is not at version {expected} any more, it is {current:?}; look at it again and decide anew"
+            ),
+            Self::Invalid { why } => write!(f, "this is no command: {why}"),
+            Self::Tx(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<C: fmt::Debug, E: Error + 'static> Error for CommandError<C, E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Tx(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+/// A command to be applied once.
+#[derive(Debug)]
+#[must_use]
+pub struct CommandOnce<'a, P> {
+    command: &'a Command<P>,
+    advanced: Advanced,
+    retention: Option<Retention>,
+    wait: Option<Duration>,
+}
+
+/// How work says that it found the aggregate moved on: an error, so that nothing is remembered.
+enum Stopped<C, E> {
+    Advanced(C),
+    Work(E),
+}
+
+impl<P: Serialize> CommandOnce<'_, P> {
+    /// Says what another command gets when the aggregate has moved on.
+    pub fn advanced(mut self, advanced: Advanced) -> Self {
+        self.advanced = advanced;
+        self
+    }
+
+    /// As [`Once::retention`].
+    pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
+        self.retention = Some(retention.into());
+        self
+    }
+
+    /// As [`Once::wait`].
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// Applies it in the transaction `tx`, unless it was applied before. Commit on `Ok`.
+    pub async fn apply_tx<X, T, C, E>(
+        self,
+        tx: &mut X,
+        work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<Transition<T, C>, E>,
+    ) -> Result<Applied<T, C>, CommandError<C, E>>
+    where
+        X: Tx,
+        T: Remember,
+    {
+        let once = self.settled().map_err(|why| CommandError::Invalid { why })?;
+        let applied = once.run_tx(tx, async |tx| stopped(work(tx).await)).await;
+        self.told(applied)
+    }
+
+    /// The same for `rusqlite`.
+    #[cfg(feature = "sqlite")]
+    pub fn apply_now<T, C, E>(
+        self,
+        tx: &rusqlite::Connection,
+        work: impl FnOnce(&rusqlite::Connection) -> Result<Transition<T, C>, E>,
+    ) -> Result<Applied<T, C>, CommandError<C, E>>
+    where
+        T: Remember,
+    {
+        let once = self.settled().map_err(|why| CommandError::Invalid { why })?;
+        let applied = once.run_now(tx, |tx| stopped(work(tx)));
+        self.told(applied)
+    }
+
+    fn settled(&self) -> Result<Once, String> {
+        let mut once = Once::new(&self.command.intent()?, self.command.fingerprint()?);
+        if let Some(retention) = self.retention {
+            once = once.retention(retention);
+        }
+        if let Some(wait) = self.wait {
+            once = once.wait(wait);
+        }
+        Ok(once)
+    }
+
+    fn told<T, C, E>(
+        &self,
+        applied: Result<TxReply<T>, TxError<Stopped<C, E>>>,
+    ) -> Result<Applied<T, C>, CommandError<C, E>> {
+        match applied {
+            Ok(TxReply { value, replayed: false }) => Ok(Applied::Done(value)),
+            Ok(TxReply { value, replayed: true }) => Ok(Applied::Replayed(value)),
+            Err(error) => {
+                let error = error.try_map_work(|stopped| match stopped {
+                    Stopped::Work(error) => Ok(error),
+                    Stopped::Advanced(current) => Err(current),
+                });
+                match error {
+                    Ok(error) => Err(error.into()),
+                    Err(current) => self.moved_on(current),
+                }
+            }
+        }
+    }
+
+    fn moved_on<T, C, E>(&self, current: C) -> Result<Applied<T, C>, CommandError<C, E>> {
+        match self.advanced {
+            Advanced::Current => Ok(Applied::Current(current)),
+            Advanced::Conflict => Err(CommandError::Conflict {
+                aggregate: self.command.aggregate.clone(),
+                expected: self.command.expected_version,
+                current,
+            }),
+        }
+    }
+}
+
+fn stopped<T, C, E>(found: Result<Transition<T, C>, E>) -> Result<T, Stopped<C, E>> {
+    match found {
+        Ok(Transition::Done(value)) => Ok(value),
+        Ok(Transition::Advanced(current)) => Err(Stopped::Advanced(current)),
+        Err(error) => Err(Stopped::Work(error)),
+    }
+}

@@ -1,0 +1,339 @@
+//! Recovery points: an operation split into atomic phases around remote calls.
+//!
+//! Each phase is a transaction of the caller's and commits its result with the position. A retry, here or in
+//! another process, resumes after the last one that was committed. Between two phases there is room for a remote
+//! call, under a key of its own ([`PhaseRun::child`]) that is the same on every retry.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::claim::{self, Ask, Claimed};
+use super::driver::Tx;
+use super::error::TxError;
+use super::once::{TxReply, WAIT};
+use super::remember::Remember;
+use super::script::{Port, play};
+use crate::crash;
+use crate::intent::fingerprint::Fingerprint;
+use crate::intent::identity::{Epoch, Intent, Owner};
+use crate::intent::key::Key;
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::policy::{Effect, Retention, millis};
+use crate::intent::state::State;
+
+mod steps;
+
+/// Most phases an operation may have.
+pub const PHASES_MAX: usize = 64;
+/// Longest name of a phase in bytes.
+pub const PHASE_BYTES_MAX: usize = 100;
+/// How long an owner is believed alive after each phase, unless [`Phases::lease`] says otherwise.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// Why a list of names is no list of phases.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "phases are 1 to {PHASES_MAX} different names of 1 to {PHASE_BYTES_MAX} letters, digits, '.', '-' or '_': {why}"
+)]
+pub struct PhasesError {
+    why: String,
+}
+
+/// An operation in phases.
+///
+/// ```no_run
+/// # #[cfg(feature = "sqlx-postgres")] {
+/// # async fn charge(key: semel::Key, cents: i64) -> Result<String, std::io::Error> { Ok(String::new()) }
+/// use semel::tx::{Phases, Started};
+///
+/// async fn order(
+///     pool: &sqlx::PgPool,
+///     intent: &semel::Intent,
+///     asked: semel::intent::fingerprint::Fingerprint,
+/// ) -> Result<String, Box<dyn std::error::Error>> {
+///     let phases = Phases::new(intent, asked, &["reserve", "charge"])?;
+///
+///     // The start and the first phase may share a transaction.
+///     let mut tx = pool.begin().await?;
+///     let mut run = match phases.start_tx(&mut tx).await? {
+///         Started::Run(run) => run,
+///         Started::Replay(receipt) => return Ok(receipt),
+///     };
+///     run.phase_tx(&mut tx, "reserve", async |tx| {
+///         sqlx::query("UPDATE stock SET left = left - 1").execute(&mut *tx).await?;
+///         Ok::<_, sqlx::Error>(())
+///     })
+///     .await?;
+///     tx.commit().await?;
+///
+///     // Under the same key on every retry: the provider charges once.
+///     let receipt = charge(run.child("charge"), 4200).await?;
+///
+///     let mut tx = pool.begin().await?;
+///     let paid = run.phase_tx(&mut tx, "charge", async |tx| {
+///         sqlx::query("INSERT INTO payment (receipt) VALUES ($1)").bind(&receipt).execute(&mut *tx).await?;
+///         Ok::<_, sqlx::Error>(receipt)
+///     });
+///     let paid = paid.await?;
+///     tx.commit().await?;
+///     Ok(paid.value)
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Phases {
+    ask: Ask,
+    names: Vec<String>,
+    retention: Retention,
+    changes: bool,
+}
+
+/// What a start found.
+#[derive(Debug)]
+pub enum Started<T> {
+    /// Ours to run, from [`PhaseRun::next`] on.
+    Run(PhaseRun),
+    /// It had ended before, in this.
+    Replay(T),
+}
+
+impl Phases {
+    /// An intent in these phases, in this order. The list may not change while operations are under way.
+    pub fn new(intent: &Intent, fingerprint: Fingerprint, names: &[&str]) -> Result<Self, PhasesError> {
+        let wrong = |why: &str| Err(PhasesError { why: why.to_owned() });
+        if names.is_empty() || names.len() > PHASES_MAX {
+            return wrong(&format!("there are {}", names.len()));
+        }
+        for (at, name) in names.iter().enumerate() {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+            if name.is_empty() || name.len() > PHASE_BYTES_MAX || !name.bytes().all(plain) {
+                return wrong(&format!("{name:?}"));
+            }
+            if names[..at].contains(name) {
+                return wrong(&format!("{name:?} is there twice"));
+            }
+        }
+        let ask = Ask {
+            intent: intent.clone(),
+            fingerprint,
+            owner: Owner::random(),
+            // Remote calls in between carry a key of their own: after a crash it may go on at once.
+            effect: Effect::Keyed,
+            lease_ms: millis(LEASE),
+            wait: WAIT,
+        };
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Ok(Self { ask, names, retention: Retention::default(), changes: false })
+    }
+
+    /// Says how long the outcome is remembered.
+    pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
+        self.retention = retention.into();
+        self
+    }
+
+    /// Says how long an owner is believed alive after the start and after each phase: longer than any remote call
+    /// takes. After that somebody else may take over; the first one is fenced then, however long it lives.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.ask.lease_ms = millis(lease);
+        self
+    }
+
+    /// Says how long to wait for somebody who is at it.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.ask.wait = wait;
+        self
+    }
+
+    /// Lets an operation under way go on with a list that differs in phases that are not done yet. Those that
+    /// are done have to be the same in any case.
+    pub fn accept_changes_to_come(mut self) -> Self {
+        self.changes = true;
+        self
+    }
+
+    /// Claims the operation in `tx`, or gives what it ended in. Commit before the first remote call.
+    pub async fn start_tx<X, T>(&self, tx: &mut X) -> Result<Started<T>, TxError>
+    where
+        X: Tx,
+        T: Remember,
+    {
+        let ask = self.renamed();
+        play(tx, |port| self.clone().start(port, ask)).await??.recalled()
+    }
+
+    /// The same for `rusqlite`.
+    #[cfg(feature = "sqlite")]
+    pub fn start_now<T: Remember>(&self, tx: &rusqlite::Connection) -> Result<Started<T>, TxError> {
+        let ask = self.renamed();
+        super::driver::play_now(tx, |port| self.clone().start(port, ask))??.recalled()
+    }
+
+    /// Each start is an attempt of its own: two with one token would both believe the claim theirs.
+    fn renamed(&self) -> Ask {
+        Ask { owner: Owner::random(), ..self.ask.clone() }
+    }
+
+    async fn start(self, port: Port, ask: Ask) -> Result<Begun, TxError> {
+        crash::point(crash::BEFORE_CLAIM);
+        let seen = match claim::claim(port.clone(), ask.clone()).await? {
+            Claimed::Replay(verdict, outcome) => return Ok(Begun::Ended(verdict, outcome)),
+            Claimed::Run(seen) => seen,
+        };
+        let done = steps::done(&port, &ask.intent, seen.is_takeover()).await?;
+        self.check(&done)?;
+        let epoch = claim::put(port, ask.clone(), seen, State::InProgress, self.retention, None).await?;
+        crash::point(crash::AFTER_CLAIM);
+        let done = done.into_iter().map(|phase| phase.outcome).collect();
+        Ok(Begun::Run(PhaseRun { ask, names: self.names, retention: self.retention, epoch, done }))
+    }
+
+    /// A deploy may have changed the list while the operation was under way.
+    fn check(&self, done: &[steps::Done]) -> Result<(), TxError> {
+        let Some(last) = done.last() else { return Ok(()) };
+        let now = self.names.join(",");
+        let same = if self.changes {
+            let begun: Vec<&str> = last.plan.split(',').collect();
+            begun.len() >= done.len()
+                && self.names.len() >= done.len()
+                && begun[..done.len()] == self.names[..done.len()]
+        } else {
+            last.plan == now
+        };
+        if same { Ok(()) } else { Err(TxError::PhasesChanged { begun: last.plan.clone(), now }) }
+    }
+}
+
+enum Begun {
+    Run(PhaseRun),
+    Ended(Verdict, Outcome),
+}
+
+impl Begun {
+    fn recalled<T: Remember>(self) -> Result<Started<T>, TxError> {
+        match self {
+            Self::Run(run) => Ok(Started::Run(run)),
+            Self::Ended(verdict, outcome) => T::recall(verdict, outcome).map(Started::Replay),
+        }
+    }
+}
+
+/// An operation under way, claimed by this process.
+#[derive(Debug)]
+pub struct PhaseRun {
+    ask: Ask,
+    names: Vec<String>,
+    retention: Retention,
+    epoch: Epoch,
+    /// What was committed when we started.
+    done: Vec<Bytes>,
+}
+
+impl PhaseRun {
+    /// Which intent.
+    pub fn intent(&self) -> &Intent {
+        &self.ask.intent
+    }
+
+    /// The key for the remote call of one phase: the same on every retry, in every process.
+    pub fn child(&self, phase: &str) -> Key {
+        self.ask.intent.child(phase)
+    }
+
+    /// The first phase that was not committed when this run started.
+    pub fn next(&self) -> &str {
+        // A run with all phases done is ended, so there is one; the first name is only for the compiler.
+        self.names.get(self.done.len()).map_or(&self.names[0], |name| name)
+    }
+
+    /// What a phase ended in, if it was committed before this run started: its remote call need not be made.
+    pub fn recall<T: Remember>(&self, phase: &str) -> Result<Option<T>, TxError> {
+        let position = self.position(phase)?;
+        self.done.get(position).map(|stored| recalled(stored.clone())).transpose()
+    }
+
+    /// Runs one phase in `tx`, or gives what it ended in if it was committed before. The last phase of the list
+    /// ends the operation; its value is what every later start replays.
+    ///
+    /// [`TxError::Lost`]: somebody else has taken over, or an earlier phase of this run was not committed. Roll
+    /// back, and start again.
+    pub async fn phase_tx<X, T, E>(
+        &mut self,
+        tx: &mut X,
+        phase: &str,
+        work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<T, E>,
+    ) -> Result<TxReply<T>, TxError<E>>
+    where
+        X: Tx,
+        T: Remember,
+    {
+        let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
+        let epoch = self.epoch;
+        let before = play(tx, |port| steps::before(port, ask, epoch, position)).await?;
+        if let Some(stored) = before.map_err(TxError::or_work)? {
+            let value = recalled(stored).map_err(TxError::or_work)?;
+            return Ok(TxReply { value, replayed: true });
+        }
+        crash::point(crash::BEFORE_EFFECT);
+        let value = work(tx.lend()).await.map_err(TxError::Work)?;
+        let after = self.after(position, &value).map_err(TxError::or_work)?;
+        play(tx, |port| steps::after(port, after)).await?.map_err(TxError::or_work)?;
+        crash::point(crash::AFTER_FINISH);
+        Ok(TxReply { value, replayed: false })
+    }
+
+    /// The same for `rusqlite`.
+    #[cfg(feature = "sqlite")]
+    pub fn phase_now<T, E>(
+        &mut self,
+        tx: &rusqlite::Connection,
+        phase: &str,
+        work: impl FnOnce(&rusqlite::Connection) -> Result<T, E>,
+    ) -> Result<TxReply<T>, TxError<E>>
+    where
+        T: Remember,
+    {
+        use super::driver::play_now;
+        let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
+        let before = play_now(tx, |port| steps::before(port, ask, self.epoch, position))?;
+        if let Some(stored) = before.map_err(TxError::or_work)? {
+            let value = recalled(stored).map_err(TxError::or_work)?;
+            return Ok(TxReply { value, replayed: true });
+        }
+        crash::point(crash::BEFORE_EFFECT);
+        let value = work(tx).map_err(TxError::Work)?;
+        let after = self.after(position, &value).map_err(TxError::or_work)?;
+        play_now(tx, |port| steps::after(port, after))?.map_err(TxError::or_work)?;
+        crash::point(crash::AFTER_FINISH);
+        Ok(TxReply { value, replayed: false })
+    }
+
+    fn position(&self, phase: &str) -> Result<usize, TxError> {
+        self.names.iter().position(|name| name == phase).ok_or_else(|| {
+            let why = format!("{phase:?} is none of the phases {}", self.names.join(","));
+            TxError::Value { why }
+        })
+    }
+
+    fn after<T: Remember>(&self, position: usize, value: &T) -> Result<steps::After, TxError> {
+        crash::point(crash::AFTER_EFFECT);
+        let outcome = value.remember().map_err(|why| TxError::Value { why })?.encode();
+        crash::point(crash::BEFORE_FINISH);
+        Ok(steps::After {
+            id: self.ask.intent.id(),
+            epoch: self.epoch,
+            position,
+            last: position + 1 == self.names.len(),
+            plan: self.names.join(","),
+            retention: self.retention,
+            outcome,
+        })
+    }
+}
+
+fn recalled<T: Remember>(stored: Bytes) -> Result<T, TxError> {
+    let outcome = Outcome::decode(stored).map_err(|error| TxError::Value { why: error.to_string() })?;
+    T::recall(Verdict::Completed, outcome)
+}

@@ -1,0 +1,173 @@
+//! The scripts of one phase: before the work the fence, after it the result with its position.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::intent::identity::{Epoch, Intent, IntentId};
+use crate::intent::policy::Retention;
+use crate::store::codes;
+use crate::tx::claim::{Ask, LOCK_SQLITE, lock_key};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql};
+use crate::tx::error::TxError;
+use crate::tx::script::Port;
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+const DONE: Sql = Sql {
+    postgres: "SELECT plan, outcome FROM semel_phase WHERE id = $1 ORDER BY position",
+    mysql: "SELECT plan, outcome FROM semel_phase WHERE id = ? ORDER BY position",
+    sqlite: "SELECT plan, outcome FROM semel_phase WHERE id = ?1 ORDER BY position",
+};
+
+const FORGET: Sql = Sql {
+    postgres: "DELETE FROM semel_phase WHERE id = $1",
+    mysql: "DELETE FROM semel_phase WHERE id = ?",
+    sqlite: "DELETE FROM semel_phase WHERE id = ?1",
+};
+
+const FENCE: Sql = Sql {
+    postgres: "SELECT * FROM semel_tx_fence($1, $2, $3, $4, $5)",
+    mysql: "",
+    sqlite: include_str!("../sql/fence_sqlite.sql"),
+};
+
+const OUTCOME: Sql = Sql {
+    postgres: "SELECT outcome FROM semel_phase WHERE id = $1 AND position = $2",
+    mysql: "SELECT outcome FROM semel_phase WHERE id = ? AND position = ?",
+    sqlite: "SELECT outcome FROM semel_phase WHERE id = ?1 AND position = ?2",
+};
+
+const INSERT: Sql = Sql {
+    postgres: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES ($1, $2::bigint, $3, $4)",
+    mysql: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES (?, ?, ?, ?)",
+    sqlite: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES (?1, ?2, ?3, ?4)",
+};
+
+const END: Sql = Sql {
+    postgres: "SELECT semel_tx_end($1, $2, $3, $4)",
+    mysql: "",
+    sqlite: include_str!("../sql/end_sqlite.sql"),
+};
+
+/// A phase that was committed.
+pub(super) struct Done {
+    pub(super) plan: String,
+    pub(super) outcome: Bytes,
+}
+
+/// What is done already. A fresh intent has nothing; what is there was left by one that is forgotten.
+pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
+    let id = vec![intent.id().as_bytes()[..].into()];
+    if !takeover {
+        port.run(&FORGET, id).await?;
+        return Ok(Vec::new());
+    }
+    let rows = port.run(&DONE, id).await?;
+    let read =
+        |row: &crate::tx::driver::Row| Ok(Done { plan: row.text(0)?.to_owned(), outcome: row.bytes(1)? });
+    rows.rows.iter().map(read).collect()
+}
+
+/// The fence: the claim is ours still, and everything before this phase is committed. Gives the result if this
+/// one is, too.
+pub(super) async fn before(
+    port: Port,
+    ask: Ask,
+    epoch: Epoch,
+    position: usize,
+) -> Result<Option<Bytes>, TxError> {
+    let begun = Instant::now();
+    let done = loop {
+        match fence(&port, &ask, epoch).await {
+            Ok(Some(done)) => break done?,
+            Ok(None) if begun.elapsed() >= ask.wait => {
+                return Err(TxError::InFlight { waited: begun.elapsed() });
+            }
+            Err(error) if error.kind() == DriverErrorKind::Busy => {
+                if begun.elapsed() >= ask.wait {
+                    return Err(TxError::Busy { waited: begun.elapsed() });
+                }
+            }
+            Ok(None) => {}
+            Err(error) => return Err(error.into()),
+        }
+        port.pause(PAUSE).await;
+    };
+    let position = position as u64;
+    if done == position {
+        return Ok(None);
+    }
+    if done < position {
+        // The transaction of an earlier phase was rolled back, or phases were left out.
+        return Err(TxError::Lost);
+    }
+    let values = vec![ask.intent.id().as_bytes()[..].into(), codes::number(position).into()];
+    let rows = port.run(&OUTCOME, values).await?;
+    let row = rows.first().ok_or(TxError::Lost)?;
+    Ok(Some(row.bytes(0)?))
+}
+
+/// How many phases are done; `None` while somebody else is about to take over.
+async fn fence(port: &Port, ask: &Ask, epoch: Epoch) -> Result<Option<Result<u64, TxError>>, DriverError> {
+    let mut values = vec![
+        ask.intent.id().as_bytes()[..].into(),
+        ask.owner.as_bytes()[..].into(),
+        codes::number(epoch.0).into(),
+        codes::number(ask.lease_ms.min(codes::MS_MAX)).into(),
+    ];
+    let done = match port.dialect() {
+        Dialect::Postgres => {
+            values.insert(0, lock_key(&ask.intent).into());
+            let rows = port.run(&FENCE, values).await?;
+            let Some(row) = rows.first() else { return Ok(Some(Err(TxError::Lost))) };
+            if row.int(0)? == 0 {
+                return Ok(None);
+            }
+            row.int_or_null(1)?
+        }
+        Dialect::Sqlite => {
+            port.run(&LOCK_SQLITE, Vec::new()).await?;
+            let rows = port.run(&FENCE, values).await?;
+            rows.first().map(|row| row.int(0)).transpose()?
+        }
+        Dialect::Mysql => return Err(DriverError::new(DriverErrorKind::Other, "not built yet for MySQL")),
+    };
+    Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
+}
+
+/// What a phase leaves behind.
+pub(super) struct After {
+    pub(super) id: IntentId,
+    pub(super) epoch: Epoch,
+    pub(super) position: usize,
+    pub(super) last: bool,
+    pub(super) plan: String,
+    pub(super) retention: Retention,
+    pub(super) outcome: Bytes,
+}
+
+pub(super) async fn after(port: Port, after: After) -> Result<(), TxError> {
+    let id = after.id.as_bytes();
+    if !after.last {
+        let position = codes::number(after.position as u64);
+        let values = vec![id[..].into(), position.into(), after.plan.into(), after.outcome.into()];
+        port.run(&INSERT, values).await?;
+        return Ok(());
+    }
+    let retention_ms = match codes::bounded(after.retention) {
+        Retention::Ms(ms) => Some(codes::number(ms)),
+        Retention::Forever => None,
+    };
+    if port.dialect() == Dialect::Sqlite {
+        port.run(&FORGET, vec![id[..].into()]).await?;
+    }
+    let epoch = codes::number(after.epoch.0);
+    let values = vec![id[..].into(), epoch.into(), retention_ms.into(), after.outcome.into()];
+    let rows = port.run(&END, values).await?;
+    let ended = match rows.first() {
+        Some(row) => row.int_or_null(0)?,
+        None => None,
+    };
+    ended.map(|_| ()).ok_or(TxError::Lost)
+}
