@@ -4,5 +4,6 @@
 
 mod mysql;
 mod postgres;
+mod protect;
 mod redis;
 mod tiered;

@@ -14,3 +14,4 @@ mod settings;
 mod strangers;
 mod sweep;
 mod work;
+pub(crate) mod place;

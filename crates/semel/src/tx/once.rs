@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::claim::{self, Ask, Claimed, Seen};
-use super::driver::Tx;
+use super::driver::{DriverError, DriverErrorKind, Tx};
 use super::error::TxError;
 use super::remember::Remember;
 use super::script::play;
@@ -13,6 +13,7 @@ use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::{Effect, Retention};
 use crate::intent::state::State;
+use crate::store::protect::Protection;
 
 /// How long a duplicate waits for the first, unless [`Once::wait`] says otherwise.
 pub const WAIT: Duration = Duration::from_secs(3);
@@ -82,6 +83,7 @@ where
 pub struct Once {
     ask: Ask,
     retention: Retention,
+    protection: Protection,
 }
 
 impl Once {
@@ -95,13 +97,32 @@ impl Once {
             lease_ms: 0,
             wait: WAIT,
         };
-        Self { ask, retention: Retention::default() }
+        Self { ask, retention: Retention::default(), protection: Protection::none() }
     }
 
     /// Says how long the outcome is remembered.
     pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
         self.retention = retention.into();
         self
+    }
+
+    /// Protects the stored outcome like a [`Protected`](crate::store::protect::Protected) store does, so that both may
+    /// use the same records. Without it outcomes are stored in the clear, and sealed ones are an error.
+    pub fn protect(mut self, protection: Protection) -> Self {
+        self.protection = protection;
+        self
+    }
+
+    fn revealed(&self, claimed: Claimed) -> Result<Claimed, TxError> {
+        let Claimed::Replay(verdict, stored) = claimed else { return Ok(claimed) };
+        let revealed = self.protection.reveal(&self.ask.intent.id(), stored);
+        let outcome = revealed.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?;
+        Ok(Claimed::Replay(verdict, outcome))
+    }
+
+    fn protected<E>(&self, outcome: Outcome) -> Result<Outcome, TxError<E>> {
+        let protected = self.protection.protect(&self.ask.intent.id(), outcome);
+        protected.map_err(|error| TxError::Value { why: error.to_string() })
     }
 
     /// Says how long a duplicate waits for the first before it is told that it is in flight. Zero: not at all.
@@ -126,12 +147,13 @@ impl Once {
         crash::point(crash::BEFORE_CLAIM);
         let ask = self.ask.clone();
         let claimed = play(tx, |port| claim::claim(port, ask)).await?;
-        let seen = match begun(claimed.map_err(TxError::or_work)?)? {
+        let seen = match begun(claimed.and_then(|claimed| self.revealed(claimed)).map_err(TxError::or_work)?)?
+        {
             Begun::Run(seen) => seen,
             Begun::Replay(reply) => return Ok(reply),
         };
         let value = work(tx.lend()).await.map_err(TxError::Work)?;
-        let outcome = ended(&value)?;
+        let outcome = self.protected(ended(&value)?)?;
         let finish =
             |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
         play(tx, finish).await?.map_err(TxError::or_work)?;
@@ -183,12 +205,13 @@ impl Once {
         crash::point(crash::BEFORE_CLAIM);
         let ask = self.ask.clone();
         let claimed = play_now(tx, |port| claim::claim(port, ask))?;
-        let seen = match begun(claimed.map_err(TxError::or_work)?)? {
+        let seen = match begun(claimed.and_then(|claimed| self.revealed(claimed)).map_err(TxError::or_work)?)?
+        {
             Begun::Run(seen) => seen,
             Begun::Replay(reply) => return Ok(reply),
         };
         let value = work(tx).map_err(TxError::Work)?;
-        let outcome = ended(&value)?;
+        let outcome = self.protected(ended(&value)?)?;
         let finish =
             |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
         play_now(tx, finish)?.map_err(TxError::or_work)?;

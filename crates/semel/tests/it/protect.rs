@@ -259,3 +259,30 @@ async fn small_and_incompressible_outcomes_are_stored_as_ever() {
         (everything().protect(&id, secret()).unwrap(), everything().protect(&id, secret()).unwrap());
     assert_ne!(one, two);
 }
+
+#[test]
+fn once_in_a_transaction_is_protected_too() {
+    use semel::intent::fingerprint::Recipe;
+    use semel::tx::{Once, TxError};
+    let place = place();
+    let mut db = plain(&place.path);
+    semel::tx::sqlite::migrate(&db).unwrap();
+    let asked = Recipe::default().bytes(b"");
+    let mut pay = |protection: Protection, may_run: bool| {
+        let tx = db.transaction().unwrap();
+        let once = Once::new(&intent("k"), asked).protect(protection);
+        let reply = once.run_now(&tx, |_| {
+            assert!(may_run, "ran again");
+            Ok::<_, rusqlite::Error>("Jane Doe".repeat(50))
+        })?;
+        tx.commit().map_err(TxError::Work)?;
+        Ok::<_, TxError<rusqlite::Error>>(reply)
+    };
+    assert!(!pay(everything(), true).unwrap().replayed);
+    assert_eq!(pay(everything(), false).unwrap().value, "Jane Doe".repeat(50));
+    for wrong in [sealed_by("2026-11", 1), sealed_by("b", 7), Protection::none()] {
+        let refused = pay(wrong, false).unwrap_err();
+        assert!(matches!(refused, TxError::Database(_)) && !refused.may_retry(), "{refused}");
+    }
+    assert!(!on_disk(&place, "Jane Doe"));
+}
