@@ -1,39 +1,27 @@
-//! The laws, on one server and on a cluster: each law on a store of its own, and all at once on one.
-
-use std::sync::LazyLock;
+//! The laws, on one server and on a cluster, all at once on one store.
 
 use semel::conformance::Harness;
 use semel::store::redis::RedisStore;
 use testkit::services::{Lease, Service, require};
 
-use super::support::{cluster_url, options, prefix};
+use super::support::{cluster_url, options};
 
 struct Redis {
     /// Held: nobody kills the server meanwhile.
     lease: Lease,
     service: Service,
-    prefix: String,
 }
 
-static SHARED: LazyLock<String> = LazyLock::new(|| prefix("shared"));
-
 impl Redis {
-    fn of(service: Service, prefix: String) -> Option<Self> {
-        Some(Self { lease: require(service)?, service, prefix })
-    }
-
-    fn own(service: Service) -> Option<Self> {
-        Self::of(service, prefix("law"))
-    }
-
+    /// One store for all laws and all runs: each law has a tenant of its own.
     fn crowded(service: Service) -> Option<Self> {
-        Self::of(service, SHARED.clone())
+        Some(Self { lease: require(service)?, service })
     }
 
     async fn open(&self) -> RedisStore {
         let url = self.lease.url();
         let url = if self.service == Service::RedisCluster { cluster_url(url) } else { url.to_owned() };
-        options(&url, &self.prefix).create().await.expect("the store opens")
+        options(&url, "laws:").create().await.expect("the store opens")
     }
 }
 
@@ -54,15 +42,7 @@ impl Harness for Redis {
     }
 }
 
-mod alone {
-    use testkit::services::Service;
-    semel::store_conformance!(match super::Redis::own(Service::Redis) {
-        Some(harness) => harness,
-        None => return,
-    });
-}
-
-mod crowded {
+mod plain {
     use testkit::services::Service;
     semel::store_conformance!(match super::Redis::crowded(Service::Redis) {
         Some(harness) => harness,

@@ -12,7 +12,7 @@ use semel::store::{Claim, Claimed, Decide, Filter, Finish, Record, Renewed, Stor
 use semel::{Effect, Epoch, Outcome, Owner, Retention, State, StoreTime, Verdict};
 use testkit::services::{Service, require};
 
-use super::support::{connect, intent_of, options, prefix, say};
+use super::support::{Server, connect, intent_of, options, prefix, say};
 
 const HISTORIES: usize = 40;
 const STEPS: usize = 80;
@@ -229,23 +229,25 @@ impl Told {
 
 #[tokio::test]
 async fn redis_answers_as_memory_does() {
-    let Some(server) = require(Service::Redis) else { return };
+    let Some(_) = require(Service::Redis) else { return };
+    let server = Server::start(&[]).await;
     let seed = testkit::seed::seed();
     let mut random = fastrand::Rng::with_seed(seed);
     for history in 0..HISTORIES {
         let name = prefix("like");
+        server.say::<()>(&["FLUSHALL"]).await;
         let key = format!("{name}clock");
         let mut hand = Hand {
             ms: Arc::new(AtomicU64::new(BEGIN_MS)),
             key: key.clone(),
-            connection: connect(server.url()).await,
+            connection: connect(&server.url()).await,
         };
         hand.advance(0).await;
         let ms = hand.ms.clone();
         let memory = MemoryStore::with_clock(move || StoreTime(ms.load(Ordering::SeqCst)));
         let theirs = "local time = redis.call('TIME')\n    return time[1] * 1000000 + time[2]";
         let ours = format!("return redis.call('GET', '{key}') * 1000");
-        let redis = options(server.url(), &name).editing(move |_, text| {
+        let redis = options(&server.url(), &name).editing(move |_, text| {
             assert!(text.contains(theirs));
             text.replace(theirs, &ours)
         });

@@ -35,7 +35,10 @@ pub(crate) async fn fresh(url: &str, name: &str) -> RedisStore {
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
-    ::redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    let patient = Some(Duration::from_secs(30));
+    let config =
+        ::redis::AsyncConnectionConfig::new().set_connection_timeout(patient).set_response_timeout(patient);
+    ::redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 pub(crate) async fn say<T: ::redis::FromRedisValue>(

@@ -77,7 +77,7 @@ async fn a_hanging_cache_costs_its_timeout_a_few_times_and_then_nothing() {
         assert_eq!(replayed(&store, "k").await, "k");
     }
     let (failed, skipped, hits) = (place.looks("error"), place.looks("skipped"), place.looks("hit"));
-    assert!((3..CALLS / 2).contains(&failed), "{failed} calls waited for the cache");
+    assert!((1..CALLS / 2).contains(&failed), "{failed} calls waited for the cache");
     assert_eq!(failed + skipped + hits, CALLS);
     assert_eq!(hits, 0);
     // It comes back: one finds out, and then everybody gets their answers from there again.

@@ -1,7 +1,7 @@
 //! Connections: shared by all callers, bounded in time and number, made anew when they break.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -124,7 +124,8 @@ impl Link {
 /// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself.
 struct Cluster {
     client: ClusterClient,
-    live: Mutex<Option<ClusterConnection>>,
+    live: OnceLock<ClusterConnection>,
+    connecting: Mutex<()>,
 }
 
 impl Cluster {
@@ -135,15 +136,21 @@ impl Cluster {
             .retries(REDIRECTS_MAX)
             .min_retry_wait(5)
             .max_retry_wait(200);
-        Ok(Self { client: builder.build()?, live: Mutex::new(None) })
+        Ok(Self { client: builder.build()?, live: OnceLock::new(), connecting: Mutex::new(()) })
     }
 
     async fn live(&self, timeout: Duration) -> Result<ClusterConnection, Failed> {
+        if let Some(connection) = self.live.get() {
+            return Ok(connection.clone());
+        }
         let connect = async {
-            let mut live = self.live.lock().await;
-            match &*live {
+            let _connecting = self.connecting.lock().await;
+            match self.live.get() {
                 Some(connection) => Ok(connection.clone()),
-                None => Ok(live.insert(self.client.get_async_connection().await?).clone()),
+                None => {
+                    let made = self.client.get_async_connection().await?;
+                    Ok(self.live.get_or_init(|| made).clone())
+                }
             }
         };
         let connected = tokio::time::timeout(timeout, connect).await;

@@ -109,11 +109,9 @@ async fn walk_open(link: &Link, prefix: &str, newest: &mut Newest<'_>) -> Result
             cursor = next;
         }
     });
-    let mut sets = sets.buffer_unordered(TOGETHER);
-    while let Some(keys) = sets.try_next().await? {
-        offer_all(link, keys, newest).await?;
-    }
-    Ok(())
+    // First all keys, then their records: a future that is not looked at for a while must not hold anything up.
+    let keys: Vec<Vec<Vec<u8>>> = sets.buffer_unordered(TOGETHER).try_collect().await?;
+    offer_all(link, keys.into_iter().flatten().collect(), newest).await
 }
 
 async fn walk_all(link: &Link, node: &Node, prefix: &str, newest: &mut Newest<'_>) -> Result<(), StoreError> {
