@@ -6,7 +6,6 @@ mod conformance;
 mod doubt;
 mod like_memory;
 mod migration;
-mod place;
 mod planted;
 mod pooler;
 mod race;
