@@ -22,6 +22,7 @@ use super::problem::{Problem, RETRY_AFTER};
 use super::respond;
 use super::rule::Rule;
 use super::work::{Given, Work};
+use crate::crash;
 use crate::guard::{Answer, GuardError};
 use crate::intent::fingerprint::{Comparison, Fingerprint};
 use crate::intent::identity::{Intent, IntentId};
@@ -106,7 +107,10 @@ where
                 let contract = shared.contract(&prepared.rule);
                 let claim = ClaimHandle::unclaimed(intent, fingerprint, contract);
                 request.extensions_mut().insert(claim);
-                Ok(inner.call(request).await?.map(EdgeBody::untouched))
+                let answered = inner.call(request).await?.map(EdgeBody::untouched);
+                // Whatever the handler has committed is committed.
+                crash::point(crash::BEFORE_ANSWER);
+                Ok(answered)
             }
         };
     }
@@ -205,7 +209,13 @@ impl<S: Store> Shared<S> {
         intent: &Intent,
         fingerprint: &Fingerprint,
     ) -> Option<Response<EdgeBody<R>>> {
-        let record = match in_time(self.guard.store().get(intent.id())).await {
+        let (store, id) = (self.guard.store(), intent.id());
+        let found = if prepared.rule.policy.verify {
+            in_time(store.get(id)).await
+        } else {
+            in_time(store.look(id)).await
+        };
+        let record = match found {
             Ok(record) => record?,
             Err(_) if prepared.rule.policy.store_down == StoreDown::Open => return None,
             Err(error) => return Some(self.refuse(&Problem::from(&GuardError::StoreUnavailable(error)))),

@@ -54,9 +54,7 @@ fn draw(rng: &mut fastrand::Rng) -> Op {
             body: maybe(rng).then(|| (0..rng.usize(0..40)).map(|_| rng.u8(..)).collect()),
             retention: maybe(rng).then(|| ms(rng)),
         },
-        12..=13 => {
-            Op::Decide { key: rng.u8(0..6), epochs_back: rng.u64(0..2), ruling: rng.usize(0..6) }
-        }
+        12..=13 => Op::Decide { key: rng.u8(0..6), epochs_back: rng.u64(0..2), ruling: rng.usize(0..6) },
         14 => Op::Sweep { all: rng.bool() },
         15..=17 => Op::Wait { ms: rng.u64(0..150) },
         18 => Op::Get { key: rng.u8(0..6) },
@@ -70,7 +68,8 @@ fn draw(rng: &mut fastrand::Rng) -> Op {
 }
 
 fn named(key: u8) -> semel::Intent {
-    let (tenant, operation) = (["a", "a/b", "c"][usize::from(key % 3)], ["pay", "refund"][usize::from(key % 2)]);
+    let (tenant, operation) =
+        (["a", "a/b", "c"][usize::from(key % 3)], ["pay", "refund"][usize::from(key % 2)]);
     intent_of(tenant, operation, &key.to_string())
 }
 

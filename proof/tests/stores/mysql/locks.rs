@@ -46,7 +46,8 @@ async fn strangers_do_not_wait_for_a_row_that_an_open_transaction_has_locked() {
     }
     let mut other = database.raw().await;
     let mut transaction = other.begin().await.unwrap();
-    let lock = format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("held").intent));
+    let lock =
+        format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&claim_of("held").intent));
     run(&mut transaction, &lock).await;
 
     let renewals = join_all(tickets.iter().map(|ticket| store.renew(*ticket, 60_000)));
@@ -87,7 +88,10 @@ async fn a_sweep_passes_by_what_is_locked() {
 
 /// Holds a row while its outcome waits for it, and tells the clock when it let go. `None` when the machine
 /// was too slow for the lock to be waited for.
-pub(super) async fn finish_behind_a_lock(database: &Database, options: MysqlOptions) -> Option<(StoreTime, StoreTime)> {
+pub(super) async fn finish_behind_a_lock(
+    database: &Database,
+    options: MysqlOptions,
+) -> Option<(StoreTime, StoreTime)> {
     let store = database.open(options.connections(1)).await;
     let ticket = run_of(&store, &claim_of(&fastrand::u64(..).to_string())).await;
     let mut other = database.raw().await;
@@ -122,7 +126,9 @@ pub(super) async fn finish_behind_a_lock(database: &Database, options: MysqlOpti
 #[tokio::test]
 async fn the_clock_is_read_after_the_lock_was_waited_for() {
     let Some(database) = Database::new().await else { return };
-    let Some((changed, released)) = finish_behind_a_lock(&database, MysqlStore::options()).await else { return };
+    let Some((changed, released)) = finish_behind_a_lock(&database, MysqlStore::options()).await else {
+        return;
+    };
     assert!(changed >= released, "{changed:?} is before {released:?}, when the row was let go");
 }
 
@@ -131,7 +137,8 @@ async fn a_deadlock_with_somebody_elses_transaction_is_survived() {
     let Some(database) = Database::new().await else { return };
     // Without the dirty look it waits for inserted keys like anybody else: only so can a deadlock be made on
     // purpose. Two rows in the order of their ids, and the other transaction in the opposite one.
-    let store = database.open(single().rewriting(|sql| sql.replace("READ UNCOMMITTED", "READ COMMITTED"))).await;
+    let store =
+        database.open(single().rewriting(|sql| sql.replace("READ UNCOMMITTED", "READ COMMITTED"))).await;
     run_of(&store, &claim_of("warm")).await;
     let mut deadlocks = 0;
     for round in 0..5 {
@@ -180,10 +187,8 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
     let (mut one, mut two) = (one.begin().await.unwrap(), two.begin().await.unwrap());
     insert_raw(&mut one, &claims[0].intent).await;
     insert_raw(&mut two, &claims[1].intent).await;
-    let (first, second) = tokio::join!(
-        try_insert(&mut one, &claims[1].intent),
-        try_insert(&mut two, &claims[0].intent)
-    );
+    let (first, second) =
+        tokio::join!(try_insert(&mut one, &claims[1].intent), try_insert(&mut two, &claims[0].intent));
     let mut met = [first, second];
     met.sort_by_key(Result::is_err);
     assert_eq!(met, [Ok(()), Err(1213)], "one of them is the victim");
@@ -203,7 +208,9 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
                     async move { store.claim(Claim { owner, ..claim }).await }
                 });
                 let met = join_all(asked).await;
-                met.into_iter().filter(|met| matches!(met.as_ref().expect("an answer"), Claimed::Run(_))).count()
+                met.into_iter()
+                    .filter(|met| matches!(met.as_ref().expect("an answer"), Claimed::Run(_)))
+                    .count()
             })
         })
         .collect();

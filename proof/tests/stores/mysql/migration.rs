@@ -53,7 +53,8 @@ async fn a_tool_makes_no_tables_and_a_newer_semel_is_not_touched() {
     assert_eq!(error.kind(), ErrorKind::Misconfigured);
     assert!(error.to_string().contains("semel migrate"), "{error}");
     let mut raw = database.raw().await;
-    let tables = format!("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{}'", database.name);
+    let tables =
+        format!("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = '{}'", database.name);
     assert_eq!(number(&mut raw, &tables).await, 0);
 
     semel::store::open(&database.url).await.expect("the tables are made").now().await.expect("the clock");

@@ -40,7 +40,10 @@ fn caught(law: &str, rewrite: fn(String) -> String) -> bool {
 fn an_insert_that_overwrites_the_winner_is_caught() {
     assert!(caught("of_many_claimants_one_runs", |sql| {
         sql.replace("AND NOT EXISTS (SELECT 1 FROM semel_intent i WHERE i.id = a.id)", "")
-            .replace("ON DUPLICATE KEY UPDATE id = semel_intent.id", "ON DUPLICATE KEY UPDATE owner = VALUES(owner), epoch = VALUES(epoch)")
+            .replace(
+                "ON DUPLICATE KEY UPDATE id = semel_intent.id",
+                "ON DUPLICATE KEY UPDATE owner = VALUES(owner), epoch = VALUES(epoch)",
+            )
             .replace("< 1)", "< 2)")
             .replace(") < ", ") < 1 + ")
     }));
@@ -90,7 +93,8 @@ fn a_collation_that_ignores_case_is_caught() {
         conformance::block_on(async {
             let Some(database) = Database::new().await else { panic!("goes without") };
             database.store().await;
-            let fold = "ALTER TABLE semel_operation CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci";
+            let fold =
+                "ALTER TABLE semel_operation CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci";
             run(&mut database.raw().await, fold).await;
             differ_in_case(&database).await;
         });

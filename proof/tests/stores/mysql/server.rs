@@ -86,9 +86,17 @@ async fn settings_that_break_promises_are_told() {
     let store = soon(MysqlStore::open(&url)).await.unwrap();
     assert!(store.capabilities().durable);
     assert_eq!(store.warnings(), [""; 0]);
-    run(&mut connection, "SET GLOBAL innodb_flush_log_at_trx_commit = 2, GLOBAL max_allowed_packet = 1048576").await;
+    run(
+        &mut connection,
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 2, GLOBAL max_allowed_packet = 1048576",
+    )
+    .await;
     let weak = soon(MysqlStore::open(&url)).await;
-    run(&mut connection, "SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL max_allowed_packet = 16777216").await;
+    run(
+        &mut connection,
+        "SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL max_allowed_packet = 16777216",
+    )
+    .await;
     let weak = weak.unwrap();
     assert!(!weak.capabilities().durable);
     assert_eq!(weak.warnings().len(), 2, "{:?}", weak.warnings());
@@ -105,7 +113,11 @@ async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
     let Some(server) = alone(Service::Mariadb) else { return };
     let (mut connection, url) = empty(server.url(), "semel_user").await;
     // Whoever may do everything is not stopped by either.
-    run(&mut connection, "CREATE OR REPLACE USER plain@'127.0.0.1'; GRANT ALL ON semel_user.* TO plain@'127.0.0.1'").await;
+    run(
+        &mut connection,
+        "CREATE OR REPLACE USER plain@'127.0.0.1'; GRANT ALL ON semel_user.* TO plain@'127.0.0.1'",
+    )
+    .await;
     let url = url.replace("root@", "plain@");
     let store = soon(MysqlStore::open(&url)).await.unwrap();
     let ticket = run_of(&store, &claim_of("before")).await;

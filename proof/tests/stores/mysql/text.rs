@@ -8,7 +8,8 @@ use super::support::*;
 async fn any_tenant_comes_back_and_is_found() {
     let Some(database) = Database::new().await else { return };
     let store = database.store().await;
-    let tenants = ["🦀 & söhne", "a%_b", "x", "x ", "X", "'; DROP TABLE semel_intent; -- \\", "{ids}", "é", "e\u{301}"];
+    let tenants =
+        ["🦀 & söhne", "a%_b", "x", "x ", "X", "'; DROP TABLE semel_intent; -- \\", "{ids}", "é", "e\u{301}"];
     for (n, tenant) in tenants.iter().enumerate() {
         let intent = intent_of(tenant, "pay", &n.to_string());
         let claim = semel::store::Claim { intent, ..claim_of("k") };
