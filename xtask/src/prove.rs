@@ -9,6 +9,8 @@ use clap::{Args, Subcommand};
 pub(crate) enum Bench {
     /// The stores and the guard: memory, SQLite, and PostgreSQL where it runs.
     Stores(StoresArguments),
+    /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
+    Layer(BenchArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
 }
@@ -52,7 +54,7 @@ pub(crate) struct Chaos {
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
     let arguments = match bench {
         Bench::Stores(arguments) => &arguments.run,
-        Bench::Edge(arguments) => arguments,
+        Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
     };
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
@@ -64,6 +66,10 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
             args.insert(0, "stores".to_owned());
             args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
             args.extend(arguments.records.iter().flat_map(|n| ["--records".to_owned(), n.clone()]));
+            run(&program("bench", "bench"), &args)
+        }
+        Bench::Layer(_) => {
+            args.insert(0, "layer".to_owned());
             run(&program("bench", "bench"), &args)
         }
         Bench::Edge(_) => {

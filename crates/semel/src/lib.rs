@@ -79,7 +79,7 @@ pub use guard::{
 };
 pub use intent::identity::{Epoch, Intent, IntentId, IntentIdError, Operation, OperationError, Owner};
 pub use intent::key::{Key, KeyError};
-pub use intent::outcome::{Body, Outcome, OutcomeError, Verdict};
+pub use intent::outcome::{Body, Headers, Outcome, OutcomeError, Verdict};
 pub use intent::policy::{Effect, InFlight, KeyAge, KeyFormat, Preset, Retention, StoreDown, StoreTime};
 pub use intent::scope::{Scope, ScopeError};
 pub use intent::state::State;

@@ -8,7 +8,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{Request, StatusCode};
 use semel::guard::Lookup as Asked;
 use semel::store::Record;
-use semel::{Body, Found, Outcome};
+use semel::{Body, Found, Headers, Outcome};
 
 use super::body::{collected, whole};
 use super::operation::Lookup;
@@ -79,7 +79,7 @@ impl UpstreamLookup {
         }
         let (parts, body) = response.into_parts();
         let status = self.lookup.status.unwrap_or(parts.status);
-        let mut outcome = Outcome { code: status.as_u16(), headers: Vec::new(), body: Body::NotKept };
+        let mut outcome = Outcome { code: status.as_u16(), headers: Headers::NONE, body: Body::NotKept };
         for name in GIVEN {
             for value in parts.headers.get_all(&name) {
                 outcome = outcome.header(name.as_str(), Bytes::copy_from_slice(value.as_bytes()));

@@ -6,6 +6,7 @@ mod attacks;
 mod authorize;
 mod client;
 mod config;
+mod core_table;
 #[cfg(feature = "crash-points")]
 mod crash;
 mod doubt;

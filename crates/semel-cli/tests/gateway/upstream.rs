@@ -194,6 +194,21 @@ fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut Tcp
             effect();
             ("201 Created", "", b"slow".to_vec())
         }
+        // Like `/slow`, and each time another answer.
+        "/gated" => {
+            let gate = shared.gate.lock().unwrap();
+            gate.as_ref().unwrap().recv().unwrap();
+            effect();
+            ("201 Created", "", shared.ledger.lock().unwrap().len().to_string().into_bytes())
+        }
+        // Works the second time.
+        "/second" => match shared.seen.lock().unwrap().iter().filter(|seen| seen.path == path).count() {
+            1 => ("500 Internal Server Error", "", b"failed".to_vec()),
+            _ => {
+                effect();
+                ("201 Created", "", b"done".to_vec())
+            }
+        },
         "/cut" => {
             effect();
             return false;

@@ -190,7 +190,7 @@ pub async fn the_same_owner_gets_its_outcome_after_finishing<H: Harness>(harness
     let done = completed("mine");
     trial.done(&claim, done.clone()).await;
     let met = trial.meet(&claim, "replay").await;
-    trial.equal(met.record.outcome, done.outcome, "its own outcome");
+    trial.equal(met.record.outcome.clone(), done.outcome, "its own outcome");
 }
 
 /// A replay changes nothing, however often.

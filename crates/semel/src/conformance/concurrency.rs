@@ -113,7 +113,7 @@ async fn once<S: Store>(trial: &Trial<S>, key: usize) -> (Option<Epoch>, Outcome
                 return (Some(ticket.epoch), outcome);
             }
             Claimed::InFlight(_) => tokio::time::sleep(LOOK_AGAIN).await,
-            Claimed::Replay(met) => match met.record.outcome {
+            Claimed::Replay(met) => match met.record.outcome.clone() {
                 Some(outcome) => return (None, outcome),
                 None => trial.fail("a replay without its outcome"),
             },

@@ -27,7 +27,7 @@ pub async fn an_applied_intent_is_replayed<H: Harness>(harness: &H) {
         let met = trial.meet(&Claim { owner: Owner::random(), ..claim.clone() }, "replay").await;
         trial.equal(met.record.outcome.as_ref(), Some(&found), "the outcome");
         trial.equal(met.record.head.state, State::Completed, "the state");
-        let Some(note) = met.record.decision else { trial.fail("no note was kept") };
+        let Some(note) = met.record.decision.clone() else { trial.fail("no note was kept") };
         trial.equal(note.ruling.as_str(), "applied", "the ruling");
         trial.equal(note.by.as_str(), "ops@example.com", "who decided");
         trial.equal(note.why.as_str(), "looked at the provider's ledger", "why");

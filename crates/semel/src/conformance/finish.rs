@@ -93,7 +93,7 @@ pub async fn a_late_outcome_is_taken<H: Harness>(harness: &H) {
         let late = completed("late but true");
         trial.equal(trial.finish(ticket, late.clone()).await, Finished::Recorded, "the late outcome");
         let met = trial.meet(&trial.claim(effect.as_str()), "replay").await;
-        trial.equal(met.record.outcome, late.outcome, "the late outcome");
+        trial.equal(met.record.outcome.clone(), late.outcome, "the late outcome");
     }
 }
 

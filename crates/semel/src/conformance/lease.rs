@@ -114,7 +114,7 @@ pub async fn a_takeover_fences_the_old_owner<H: Harness>(harness: &H) {
         let done = completed("new");
         trial.equal(trial.finish(new, done.clone()).await, Finished::Recorded, "the new owner's outcome");
         let met = trial.meet(&trial.claim(key), "replay").await;
-        trial.equal(met.record.outcome, done.outcome, "the outcome");
+        trial.equal(met.record.outcome.clone(), done.outcome, "the outcome");
     }
 }
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Harness;
 use super::trial::{Trial, completed, finish};
-use crate::intent::outcome::{Body, OUTCOME_BYTES_MAX, OUTCOME_HEADERS_MAX, Outcome, Verdict};
+use crate::intent::outcome::{Body, Headers, OUTCOME_BYTES_MAX, OUTCOME_HEADERS_MAX, Outcome, Verdict};
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Finished, Store};
 
@@ -41,7 +41,7 @@ pub async fn an_outcome_comes_back_byte_for_byte<H: Harness>(harness: &H) {
     kept(&trial, "highest code", Outcome::new(u16::MAX, "ünï")).await;
     trial.done(&trial.claim("none"), finish(Verdict::Completed, None)).await;
     let none = trial.meet(&trial.claim("none"), "replay").await.record;
-    trial.equal(none.outcome, None, "an outcome where none was brought");
+    trial.equal(none.outcome.clone(), None, "an outcome where none was brought");
 }
 
 /// An empty body and a body that was not kept are told apart.
@@ -52,7 +52,7 @@ pub async fn an_empty_body_is_not_a_missing_one<H: Harness>(harness: &H) {
     let empty = Outcome::new(204, "").header("x-kept", "yes");
     kept(&trial, "missing", empty.tombstone()).await;
     kept(&trial, "empty", empty).await;
-    kept(&trial, "bare", Outcome { code: 200, headers: Vec::new(), body: Body::NotKept }).await;
+    kept(&trial, "bare", Outcome { code: 200, headers: Headers::NONE, body: Body::NotKept }).await;
 }
 
 /// As many headers as are allowed come back, and one more is refused.
@@ -108,7 +108,11 @@ pub async fn too_large_an_outcome_is_refused_and_the_claim_stays<H: Harness>(har
     let tombstone = finish(Verdict::Completed, Some(large.tombstone()));
     trial.equal(trial.finish(ticket, tombstone).await, Finished::Recorded, "the smaller outcome");
     let met = trial.meet(&trial.claim("large"), "replay").await;
-    trial.equal(met.record.outcome.map(|it| it.body), Some(Body::NotKept), "the body of the tombstone");
+    trial.equal(
+        met.record.outcome.clone().map(|it| it.body),
+        Some(Body::NotKept),
+        "the body of the tombstone",
+    );
 }
 
 /// A final failure is replayed like a success, with its outcome.
@@ -120,7 +124,7 @@ pub async fn a_final_failure_is_replayed<H: Harness>(harness: &H) {
     trial.done(&trial.claim("declined"), finish(Verdict::FailedFinal, Some(declined.clone()))).await;
     let met = trial.meet(&trial.claim("declined"), "replay").await;
     trial.equal(met.record.head.state, State::FailedFinal, "the state");
-    trial.equal(met.record.outcome, Some(declined), "the outcome");
+    trial.equal(met.record.outcome.clone(), Some(declined), "the outcome");
 }
 
 /// The first outcome an owner brings stands; the second is answered `Already`.

@@ -1,7 +1,8 @@
 //! The protocol: claim → run → finish → replay.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
 use super::attached::Attached;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
+use super::patience::{at_once, within};
 use super::settle::ClaimInDoubt;
 use super::wait::{Pauses, WorkingOn};
 use crate::crash;
@@ -46,33 +48,53 @@ impl<S: Store> Guarded<S> {
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = Execution> + Send + 'static,
     {
-        let permit = self.guard.inner.tracker.enter()?;
-        self.check_key_age(&intent).await?;
+        let work = move |attempt| work(attempt).map(|execution| (execution, ()));
+        self.run_giving(intent, fingerprint, work).await.map(|(answer, _)| answer)
+    }
+
+    /// As [`run`](Self::run), for work that has something for this caller beside what is recorded. There is none
+    /// where nothing ran for it.
+    pub(crate) async fn run_giving<F, Fut, T>(
+        &self,
+        intent: Intent,
+        fingerprint: Fingerprint,
+        work: F,
+    ) -> Result<(Answer, Option<T>), GuardError>
+    where
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = (Execution, T)> + Send + 'static,
+        T: Send + 'static,
+    {
+        let permit = self.of.guard.inner.tracker.enter()?;
+        if self.of.policy.key_format != KeyFormat::Any {
+            Box::pin(self.check_key_age(&intent)).await?;
+        }
         crash::point(crash::BEFORE_CLAIM);
         let claim = Claim {
             intent: intent.clone(),
             fingerprint,
             owner: Owner::random(),
-            effect: self.policy.effect,
-            lease_ms: millis(self.policy.lease),
+            effect: self.of.policy.effect,
+            lease_ms: millis(self.of.policy.lease),
         };
-        let mut wait = Wait::new(self.policy.in_flight);
+        let mut wait = Wait::new(self.of.policy.in_flight);
         let (mut looked_up, mut given_back) = (false, false);
         // Once somebody was seen at it, an outage does not make it nobody.
         let mut met = None;
+        // The ways that wait are boxed: else every call would carry the room they need.
         loop {
             let asked = Instant::now();
             match self.claim(&claim).await {
                 Ok(Claimed::Run(ticket)) => {
                     if ticket.other_recipe {
-                        self.metrics.other_recipe();
+                        self.of.metrics.other_recipe();
                     }
                     return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
                 }
                 Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
-                Ok(Claimed::Replay(existing)) => return self.replay(existing).await,
+                Ok(Claimed::Replay(existing)) => return Ok((self.replay(existing).await?, None)),
                 Ok(Claimed::InFlight(existing)) => {
-                    self.wait_for(existing, &mut wait).await?;
+                    Box::pin(self.wait_for(existing, &mut wait)).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                 }
                 // Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will.
@@ -80,11 +102,11 @@ impl<S: Store> Guarded<S> {
                     if existing.record.head.owner == claim.owner && !given_back =>
                 {
                     given_back = true;
-                    self.give_back(claim.clone()).await;
+                    Box::pin(self.give_back(claim.clone())).await;
                 }
                 // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
                 Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
-                    self.wait_for(existing, &mut wait).await?;
+                    Box::pin(self.wait_for(existing, &mut wait)).await?;
                     met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                 }
                 Ok(Claimed::Uncertain(existing)) => {
@@ -95,9 +117,9 @@ impl<S: Store> Guarded<S> {
                     }
                     let span = tracing::info_span!(
                         names::SPAN_LOOKUP,
-                        idempotency.operation = self.operation.as_str()
+                        idempotency.operation = self.of.operation.as_str()
                     );
-                    match self.look_up(existing).instrument(span).await {
+                    match Box::pin(self.look_up(existing).instrument(span)).await {
                         LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => looked_up = true,
                         LookedUp::Held(held) => {
                             return Err(GuardError::Uncertain { id, settles_in: held.settles_in() });
@@ -106,7 +128,9 @@ impl<S: Store> Guarded<S> {
                 }
                 Err(error) => match met {
                     Some(met) => return Err(met),
-                    None if self.runs_open(&error) => return self.run_unguarded(claim, permit, work).await,
+                    None if self.runs_open(&error) => {
+                        return Box::pin(self.run_unguarded(claim, permit, work)).await;
+                    }
                     None => return Err(GuardError::StoreUnavailable(error)),
                 },
             }
@@ -116,21 +140,18 @@ impl<S: Store> Guarded<S> {
     /// Whether the work runs although the store failed: only while it cannot be asked. A store that answers
     /// "full" or "corrupt" will say so to every retry, and each of them would run.
     pub(super) fn runs_open(&self, error: &StoreError) -> bool {
-        self.policy.store_down == StoreDown::Open
+        self.of.policy.store_down == StoreDown::Open
             && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
     async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
-        if self.policy.key_format == KeyFormat::Any {
-            return Ok(());
-        }
-        let now = match self.ask(Phase::Read, self.guard.inner.store.now()).await {
+        let now = match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
             Ok(now) => now,
             // The claim will fail too, and say what the policy makes of it.
             Err(error) if self.runs_open(&error) => return Ok(()),
             Err(error) => return Err(GuardError::StoreUnavailable(error)),
         };
-        match self.policy.key_format.judge(intent.key(), self.policy.retention, now) {
+        match self.of.policy.key_format.judge(intent.key(), self.of.policy.retention, now) {
             KeyAge::Fine => Ok(()),
             KeyAge::Expired => Err(GuardError::KeyExpired),
             KeyAge::FromFuture => Err(GuardError::KeyFromFuture),
@@ -142,7 +163,7 @@ impl<S: Store> Guarded<S> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let span = tracing::info_span!(
             names::SPAN_CLAIM,
-            idempotency.operation = self.operation.as_str(),
+            idempotency.operation = self.of.operation.as_str(),
             idempotency.key_hash = tracing::field::Empty,
             idempotency.status = tracing::field::Empty,
             idempotency.state = tracing::field::Empty,
@@ -162,27 +183,27 @@ impl<S: Store> Guarded<S> {
             Ok(Claimed::Uncertain(existing)) => (ClaimStatus::Uncertain, Some(existing)),
             Err(_) => (ClaimStatus::Error, None),
         };
-        self.metrics.claim(status);
+        self.of.metrics.claim(status);
         span.record("idempotency.status", status.as_str());
         span.record("idempotency.replayed", status == ClaimStatus::Replay);
         if let Some(existing) = existing {
             let state = existing.record.state_at(existing.now).unwrap_or(existing.record.head.state);
             span.record("idempotency.state", state.as_str());
-            self.metrics.existing(state, existing.now.since_ms(existing.record.created_at));
+            self.of.metrics.existing(state, existing.now.since_ms(existing.record.created_at));
             if existing.other_recipe {
-                self.metrics.other_recipe();
+                self.of.metrics.other_recipe();
             }
         }
         result
     }
 
     async fn replay(&self, existing: Existing) -> Result<Answer, GuardError> {
-        self.metrics.replay();
+        self.of.metrics.replay();
         let record = existing.record;
         let verdict =
             if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
         // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
-        let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
+        let outcome = record.outcome.clone().unwrap_or_else(Outcome::unknown);
         self.given_again(&record.intent, verdict, outcome).await
     }
 
@@ -190,10 +211,10 @@ impl<S: Store> Guarded<S> {
     async fn wait_for(&self, existing: Existing, wait: &mut Wait) -> Result<(), GuardError> {
         let id = existing.record.intent.id();
         let Some(deadline) = wait.deadline.filter(|deadline| Instant::now() < *deadline) else {
-            self.metrics.in_progress();
+            self.of.metrics.in_progress();
             return Err(GuardError::InFlight { retry_after: RETRY_AFTER });
         };
-        let end = self.guard.inner.waiters.end_of(&id);
+        let end = self.of.guard.inner.waiters.end_of(&id);
         if end.is_none() && !wait.asked_again {
             // It may have ended here between our claim and our look: ask once more before pausing.
             wait.asked_again = true;
@@ -214,7 +235,7 @@ impl<S: Store> Guarded<S> {
         let seen = existing.record.head;
         while Instant::now() < deadline {
             tokio::time::sleep_until((Instant::now() + wait.pauses.next()).min(deadline)).await;
-            match self.ask(Phase::Read, self.guard.inner.store.get(id)).await {
+            match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(id))).await {
                 // A renewal moves the lease, nothing else.
                 Ok(Some(record))
                     if record.head.state == State::InProgress && record.head.epoch == seen.epoch => {}
@@ -225,34 +246,28 @@ impl<S: Store> Guarded<S> {
     }
 
     /// From here on the caller may go away: the work is a task of its own.
-    async fn run_to_the_end<F, Fut>(
+    async fn run_to_the_end<F, Fut, T>(
         &self,
         intent: Intent,
         held: Held,
         permit: OwnedSemaphorePermit,
         work: F,
-    ) -> Result<Answer, GuardError>
+    ) -> Result<(Answer, Option<T>), GuardError>
     where
         F: FnOnce(Attempt) -> Fut + Send + 'static,
-        Fut: Future<Output = Execution> + Send + 'static,
+        Fut: Future<Output = (Execution, T)> + Send + 'static,
+        T: Send + 'static,
     {
-        let this = self.clone();
         // Marked before the task first runs: a duplicate that comes now shall find whom to wait for.
-        let working_on = self.guard.inner.waiters.working_on(held.ticket.id);
-        let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.operation.as_str());
+        let working_on = self.of.guard.inner.waiters.working_on(held.ticket.id);
+        let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.of.operation.as_str());
         let id = intent.id();
-        let task = async move {
-            let result = this.run_claimed(intent, held, working_on, work).await;
-            crash::point(crash::BEFORE_ANSWER);
-            drop(permit);
-            result
-        };
-        let task = task.instrument(span);
-        if self.attached {
-            return Attached::new(Box::pin(task), Arc::clone(&self.guard.inner.spawner)).await;
+        let task = self.clone().run_claimed(intent, held, working_on, permit, work).instrument(span);
+        if self.of.attached {
+            return Attached::new(Box::pin(task), Arc::clone(&self.of.guard.inner.spawner)).await;
         }
         let (answer, answered) = oneshot::channel();
-        self.guard.spawn(async move {
+        self.of.guard.spawn(async move {
             // The caller may be gone; the outcome is recorded.
             let _ = answer.send(task.await);
         });
@@ -260,85 +275,109 @@ impl<S: Store> Guarded<S> {
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
     }
 
-    async fn run_claimed<F, Fut>(
-        &self,
+    /// The task itself. A function that gives a block, because an async function holds its arguments twice.
+    fn run_claimed<F, Fut, T>(
+        self,
         intent: Intent,
-        Held { ticket, asked }: Held,
+        held: Held,
         working_on: WorkingOn,
+        permit: OwnedSemaphorePermit,
         work: F,
-    ) -> Result<Answer, GuardError>
+    ) -> impl Future<Output = Result<(Answer, Option<T>), GuardError>> + Send + 'static
     where
         F: FnOnce(Attempt) -> Fut + Send + 'static,
-        Fut: Future<Output = Execution> + Send + 'static,
+        Fut: Future<Output = (Execution, T)> + Send + 'static,
+        T: Send + 'static,
     {
-        crash::point(crash::AFTER_CLAIM);
-        let _running = self.metrics.running();
-        let attempt = Attempt { intent: intent.clone(), number: ticket.attempt, epoch: Some(ticket.epoch) };
-        crash::point(crash::BEFORE_EFFECT);
-        let ran = {
-            let work = run_caught(work, attempt, self.policy.timeout);
-            tokio::pin!(work);
-            tokio::select! {
-                // The work is looked at first: if it is ready at once, no timer is ever made.
-                biased;
-                ran = &mut work => ran,
-                () = self.keep_lease(ticket, asked) => self.without_claim(work).await,
-            }
-        };
-        crash::point(crash::AFTER_EFFECT);
-        let (verdict, outcome) = ran.told(self.policy.effect);
-        crash::point(crash::BEFORE_FINISH);
-        let span = tracing::info_span!(names::SPAN_FINISH, idempotency.operation = self.operation.as_str());
-        let recorded = self.finish(&intent, ticket, verdict, outcome).instrument(span).await;
-        crash::point(crash::AFTER_FINISH);
-        drop(working_on);
-        match ran {
-            Ran::Returned(execution) => self.told(&intent, recorded, verdict, execution).await,
-            Ran::Panicked => Err(GuardError::Panicked { verdict }),
-            Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+        async move {
+            let ticket = &held.ticket;
+            crash::point(crash::AFTER_CLAIM);
+            let _running = self.of.metrics.running();
+            let attempt =
+                Attempt { intent: intent.clone(), number: ticket.attempt, epoch: Some(ticket.epoch) };
+            crash::point(crash::BEFORE_EFFECT);
+            let ran = {
+                let mut work = pin!(run_caught(work, attempt, self.of.policy.timeout));
+                // If the work is ready at once, no timer is ever made.
+                if let Some(ran) = at_once(work.as_mut()).await {
+                    ran
+                } else {
+                    Box::pin(self.keeping_lease(work, &held)).await
+                }
+            };
+            crash::point(crash::AFTER_EFFECT);
+            let (verdict, outcome) = ran.told(self.of.policy.effect);
+            crash::point(crash::BEFORE_FINISH);
+            let span =
+                tracing::info_span!(names::SPAN_FINISH, idempotency.operation = self.of.operation.as_str());
+            let recorded = self.finish(&intent, ticket, verdict, outcome).instrument(span).await;
+            crash::point(crash::AFTER_FINISH);
+            drop(working_on);
+            let result = match ran {
+                Ran::Returned(execution, given) => {
+                    self.told(&intent, recorded, verdict, execution).await.map(|answer| (answer, Some(given)))
+                }
+                Ran::Panicked => Err(GuardError::Panicked { verdict }),
+                Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+            };
+            crash::point(crash::BEFORE_ANSWER);
+            drop(permit);
+            result
+        }
+    }
+
+    /// Runs the work to its end and renews its lease meanwhile.
+    async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
+        tokio::select! {
+            biased;
+            ran = &mut work => ran,
+            () = self.keep_lease(held.ticket, held.asked) => self.without_claim(work).await,
         }
     }
 
     /// The claim is lost, the work goes on: what it does cannot be taken back, and its outcome may still be
     /// the first to arrive. But where a lookup may decide "not applied" once the settle delay is over, the work
     /// must not have its effect after that.
-    async fn without_claim(&self, work: impl Future<Output = Ran>) -> Ran {
-        if self.lookup.is_none() {
+    async fn without_claim<T>(&self, work: impl Future<Output = Ran<T>>) -> Ran<T> {
+        if self.of.lookup.is_none() {
             return work.await;
         }
-        let settle = self.policy.settle;
+        let settle = self.of.policy.settle;
         tokio::time::timeout(settle, work).await.unwrap_or(Ran::TimedOut(settle))
     }
 
     /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
-    async fn run_unguarded<F, Fut>(
+    async fn run_unguarded<F, Fut, T>(
         &self,
         claim: Claim,
         permit: OwnedSemaphorePermit,
         work: F,
-    ) -> Result<Answer, GuardError>
+    ) -> Result<(Answer, Option<T>), GuardError>
     where
         F: FnOnce(Attempt) -> Fut + Send + 'static,
-        Fut: Future<Output = Execution> + Send + 'static,
+        Fut: Future<Output = (Execution, T)> + Send + 'static,
+        T: Send + 'static,
     {
-        self.metrics.unguarded();
+        self.of.metrics.unguarded();
         let intent = claim.intent.clone();
         tracing::warn!(
-            operation = self.operation.as_str(),
+            operation = self.of.operation.as_str(),
             intent = super::shown(&intent),
             "running unguarded: the store is down"
         );
         let (answer, answered) = oneshot::channel();
         let id = intent.id();
         let this = self.clone();
-        self.guard.spawn(async move {
-            let ran = run_caught(work, Attempt { intent, number: 1, epoch: None }, this.policy.timeout).await;
-            let (verdict, outcome) = ran.told(this.policy.effect);
+        self.of.guard.spawn(async move {
+            let ran =
+                run_caught(work, Attempt { intent, number: 1, epoch: None }, this.of.policy.timeout).await;
+            let (verdict, outcome) = ran.told(this.of.policy.effect);
             this.record_later(claim, verdict, outcome);
             drop(permit);
             let _ = answer.send(match ran {
-                Ran::Returned(Execution { ended, outcome }) => {
-                    Ok(Answer { outcome, verdict, ended, replayed: false, stored: false, guarded: false })
+                Ran::Returned(Execution { ended, outcome }, given) => {
+                    let (replayed, stored, guarded) = (false, false, false);
+                    Ok((Answer { outcome, verdict, ended, replayed, stored, guarded }, Some(given)))
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
@@ -372,35 +411,41 @@ struct Held {
     asked: Instant,
 }
 
-enum Ran {
-    Returned(Execution),
+enum Ran<T> {
+    Returned(Execution, T),
     Panicked,
     TimedOut(Duration),
 }
 
-impl Ran {
+impl<T> Ran<T> {
     /// What is recorded of it.
     fn told(&self, effect: Effect) -> (Verdict, Option<Outcome>) {
         match self {
-            Self::Returned(execution) => (execution.ended.verdict(effect), Some(execution.outcome.clone())),
+            Self::Returned(execution, _) => {
+                (execution.ended.verdict(effect), Some(execution.outcome.clone()))
+            }
             Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
         }
     }
 }
 
 /// The work, with its panics caught (also those before its first await) and its time bounded.
-async fn run_caught<F, Fut>(work: F, attempt: Attempt, timeout: Option<Duration>) -> Ran
+fn run_caught<F, Fut, T>(work: F, attempt: Attempt, timeout: Option<Duration>) -> impl Future<Output = Ran<T>>
 where
     F: FnOnce(Attempt) -> Fut,
-    Fut: Future<Output = Execution>,
+    Fut: Future<Output = (Execution, T)>,
 {
-    let caught = AssertUnwindSafe(async move { work(attempt).await }).catch_unwind();
-    let result = match timeout {
-        None => caught.await,
-        Some(limit) => match tokio::time::timeout(limit, caught).await {
-            Ok(result) => result,
-            Err(_) => return Ran::TimedOut(limit),
-        },
-    };
-    result.map_or(Ran::Panicked, Ran::Returned)
+    async move {
+        let Ok(work) = catch_unwind(AssertUnwindSafe(|| work(attempt))) else { return Ran::Panicked };
+        // Pinned here, so that it is there once and not again in each way of waiting for it.
+        let caught = pin!(AssertUnwindSafe(work).catch_unwind());
+        let result = match timeout {
+            None => caught.await,
+            Some(limit) => match within(limit, caught).await {
+                Some(result) => result,
+                None => return Ran::TimedOut(limit),
+            },
+        };
+        result.map_or(Ran::Panicked, |(execution, given)| Ran::Returned(execution, given))
+    }
 }

@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -88,29 +89,29 @@ impl<S: Store> Guarded<S> {
     /// way.
     pub(crate) fn settles_in(&self, record: &Record, now: StoreTime) -> Option<Duration> {
         let waited_ms = now.since_ms(record.since(now));
-        let left_ms = millis(self.policy.settle).saturating_sub(waited_ms);
+        let left_ms = millis(self.of.policy.settle).saturating_sub(waited_ms);
         (left_ms > 0).then(|| Duration::from_millis(left_ms))
     }
 
     /// Whether its owner lives in this very process, lease or no lease: then there is nothing to find out.
     pub(crate) fn is_worked_on(&self, id: &IntentId) -> bool {
-        self.guard.inner.waiters.is_worked_on(id)
+        self.of.guard.inner.waiters.is_worked_on(id)
     }
 
     pub(crate) async fn look_up(&self, existing: Existing) -> LookedUp {
-        let Some(lookup) = &self.lookup else { return LookedUp::Held(Held::NoLookup) };
+        let Some(lookup) = &self.of.lookup else { return LookedUp::Held(Held::NoLookup) };
         if let Some(settles_in) = self.settles_in(&existing.record, existing.now) {
             return LookedUp::Held(Held::Settling(settles_in));
         }
-        let record = existing.record;
+        let record = Arc::unwrap_or_clone(existing.record);
         // What the lookup is told and what its answer is recorded about is the same record, by its epoch.
         let (id, seen) = (record.intent.id(), record.head.epoch);
         let asked = AssertUnwindSafe(async { lookup.look_up(record).await }).catch_unwind();
-        let found = match tokio::time::timeout(self.guard.inner.limits.lookup_timeout, asked).await {
+        let found = match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, asked).await {
             Ok(Ok(found)) => found,
             Ok(Err(_)) | Err(_) => {
                 tracing::error!(
-                    operation = self.operation.as_str(),
+                    operation = self.of.operation.as_str(),
                     ?id,
                     "the lookup panicked or took too long"
                 );
@@ -124,24 +125,24 @@ impl<S: Store> Guarded<S> {
             }
             Found::NotApplied => (Ruling::NotApplied, None, RecoveryStatus::NotApplied, LookedUp::NotApplied),
             Found::Unknown => {
-                self.metrics.recovery(RecoveryStatus::Unknown);
+                self.of.metrics.recovery(RecoveryStatus::Unknown);
                 return LookedUp::Held(Held::Unknown);
             }
         };
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
-        let retention = self.policy.retention;
+        let retention = self.of.policy.retention;
         let decide = Decide { seen, ruling, outcome, retention, by, why };
-        match self.ask(Phase::Decide, self.guard.inner.store.decide(id, decide)).await {
+        match self.ask(Phase::Decide, pin!(self.of.guard.inner.store.decide(id, decide))).await {
             Ok(Decided::Recorded) => {
-                self.metrics.recovery(status);
+                self.of.metrics.recovery(status);
                 looked_up
             }
             Ok(Decided::Stale | Decided::Refused(_)) => {
-                self.metrics.recovery(RecoveryStatus::Overtaken);
+                self.of.metrics.recovery(RecoveryStatus::Overtaken);
                 LookedUp::Overtaken
             }
             Err(error) => {
-                tracing::warn!(operation = self.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
+                tracing::warn!(operation = self.of.operation.as_str(), ?id, %error, "a lookup's answer could not be recorded");
                 LookedUp::Held(Held::NotRecorded)
             }
         }

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use super::answer::{Answer, GuardError};
 use super::operation::Guarded;
 use crate::intent::identity::Intent;
-use crate::intent::outcome::{Body, Outcome, Verdict};
+use crate::intent::outcome::{Body, Headers, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
 /// What is left of an answer in the store: enough to make it again.
@@ -72,19 +72,19 @@ pub type Rebuilt<'a> =
 impl<S: Store> Guarded<S> {
     /// What of an outcome is given to the store.
     pub(super) fn kept(&self, outcome: Outcome) -> Outcome {
-        let Some(rebuild) = &self.rebuild else { return outcome.kept() };
+        let Some(rebuild) = &self.of.rebuild else { return outcome.kept() };
         // The work is done: whatever this does, the outcome is recorded.
         let reference = std::panic::catch_unwind(AssertUnwindSafe(|| rebuild.reference(&outcome)));
         match reference {
             Ok(Some(reference)) => {
                 let body = Body::Reference(Bytes::from(reference));
-                Outcome { code: outcome.code, headers: Vec::new(), body }.kept()
+                Outcome { code: outcome.code, headers: Headers::NONE, body }.kept()
             }
             Ok(None) => outcome.kept(),
             Err(_) => {
-                let operation = self.operation.as_str();
+                let operation = self.of.operation.as_str();
                 tracing::error!(operation, "naming a result panicked; only that it is done is kept");
-                Outcome { headers: Vec::new(), ..outcome.tombstone() }
+                Outcome { headers: Headers::NONE, ..outcome.tombstone() }
             }
         }
     }
@@ -108,21 +108,21 @@ impl<S: Store> Guarded<S> {
         };
         let failed = |why: String| {
             tracing::error!(
-                operation = self.operation.as_str(),
+                operation = self.of.operation.as_str(),
                 intent = super::shown(intent),
                 why,
                 "an answer could not be made again"
             );
             GuardError::NotRebuilt { why }
         };
-        let Some(rebuild) = &self.rebuild else {
+        let Some(rebuild) = &self.of.rebuild else {
             return Err(failed(
                 "only a reference was kept, and the operation has nothing to rebuild from it".into(),
             ));
         };
         let kept = Kept { intent: intent.clone(), code: outcome.code, reference };
         let rebuilding = AssertUnwindSafe(async { rebuild.rebuild(kept).await }).catch_unwind();
-        match tokio::time::timeout(self.guard.inner.limits.lookup_timeout, rebuilding).await {
+        match tokio::time::timeout(self.of.guard.inner.limits.lookup_timeout, rebuilding).await {
             Ok(Ok(Ok(outcome))) => Ok(Answer::replay(verdict, outcome)),
             Ok(Ok(Err(error))) => Err(failed(error.to_string())),
             Ok(Err(_)) => Err(failed("it panicked".into())),

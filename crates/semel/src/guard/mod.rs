@@ -26,6 +26,7 @@ mod flow;
 mod lookup;
 mod minimal;
 mod operation;
+pub(crate) mod patience;
 mod renew;
 mod settle;
 mod typed;

@@ -117,6 +117,11 @@ impl Policy {
 /// # let _ = refunds; Ok(()) }
 /// ```
 pub struct Guarded<S> {
+    pub(crate) of: Arc<Of<S>>,
+}
+
+/// What a [`Guarded`] is made of, shared by its clones: every run takes one along.
+pub(crate) struct Of<S> {
     pub(super) guard: Guard<S>,
     pub(crate) operation: Operation,
     pub(crate) policy: Policy,
@@ -129,6 +134,12 @@ pub struct Guarded<S> {
 }
 
 impl<S> Clone for Guarded<S> {
+    fn clone(&self) -> Self {
+        Self { of: Arc::clone(&self.of) }
+    }
+}
+
+impl<S> Clone for Of<S> {
     fn clone(&self) -> Self {
         Self {
             guard: self.guard.clone(),
@@ -147,118 +158,128 @@ impl<S: Store> Guarded<S> {
     pub(crate) fn new(guard: Guard<S>, operation: Operation) -> Self {
         let metrics = guard.inner.metrics.operation(&operation);
         let (policy, recipe) = (Policy::default(), Recipe::default());
-        Self { guard, operation, policy, recipe, lookup: None, rebuild: None, metrics, attached: false }
+        let of =
+            Of { guard, operation, policy, recipe, lookup: None, rebuild: None, metrics, attached: false };
+        Self { of: Arc::new(of) }
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut Of<S>)) -> Self {
+        set(Arc::make_mut(&mut self.of));
+        self
     }
 
     /// Replaces the whole policy.
-    pub fn policy(mut self, policy: Policy) -> Result<Self, PolicyError> {
+    pub fn policy(self, policy: Policy) -> Result<Self, PolicyError> {
         policy.check()?;
-        self.policy = policy;
-        Ok(self)
+        Ok(self.with(|of| of.policy = policy))
     }
 
     /// Says what protects the effect.
     pub fn effect(self, effect: Effect) -> Result<Self, PolicyError> {
-        let policy = Policy { effect, ..self.policy };
+        let policy = Policy { effect, ..self.of.policy };
         self.policy(policy)
     }
 
     /// Says how long outcomes are remembered.
     pub fn retention(self, retention: impl Into<Retention>) -> Result<Self, PolicyError> {
-        let policy = Policy { retention: retention.into(), ..self.policy };
+        let policy = Policy { retention: retention.into(), ..self.of.policy };
         self.policy(policy)
     }
 
     /// Takes what fits a kind of work: its retention, and for payments [`verify`](Self::verify).
-    pub fn preset(mut self, preset: Preset) -> Self {
-        self.policy.retention = preset.retention();
-        self.policy.verify = preset.verify();
-        self
+    pub fn preset(self, preset: Preset) -> Self {
+        self.with(|of| {
+            of.policy.retention = preset.retention();
+            of.policy.verify = preset.verify();
+        })
     }
 
     /// Says whether the authority is asked before a replay, where a cache stands in front of it (see
     /// [`tiered`](crate::store)). Other stores are their own authority.
-    pub fn verify(mut self, verify: bool) -> Self {
-        self.policy.verify = verify;
-        self
+    pub fn verify(self, verify: bool) -> Self {
+        self.with(|of| of.policy.verify = verify)
     }
 
     /// Says how long an owner is believed alive without renewing.
     pub fn lease(self, lease: Duration) -> Result<Self, PolicyError> {
-        let policy = Policy { lease, ..self.policy };
+        let policy = Policy { lease, ..self.of.policy };
         self.policy(policy)
     }
 
     /// Says what a duplicate gets while the first is at it.
     pub fn in_flight(self, in_flight: InFlight) -> Result<Self, PolicyError> {
-        let policy = Policy { in_flight, ..self.policy };
+        let policy = Policy { in_flight, ..self.of.policy };
         self.policy(policy)
     }
 
     /// Says what happens when the store cannot be asked.
-    pub fn store_down(mut self, store_down: StoreDown) -> Self {
-        self.policy.store_down = store_down;
-        self
+    pub fn store_down(self, store_down: StoreDown) -> Self {
+        self.with(|of| of.policy.store_down = store_down)
     }
 
     /// Says what keys look like, so that late retries are refused instead of run.
-    pub fn key_format(mut self, key_format: KeyFormat) -> Self {
-        self.policy.key_format = key_format;
-        self
+    pub fn key_format(self, key_format: KeyFormat) -> Self {
+        self.with(|of| of.policy.key_format = key_format)
     }
 
     /// Bounds the work itself.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.policy.timeout = Some(timeout);
-        self
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|of| of.policy.timeout = Some(timeout))
     }
 
     /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
     /// be believed: longer than the slowest call may still be under way. Work whose claim is lost (its lease
     /// could not be renewed) is dropped after the same time, so that it cannot have its effect later than
     /// "not found" was believed; only a process that stands still altogether can.
-    pub fn lookup(mut self, lookup: impl Lookup, settle: Duration) -> Self {
-        self.lookup = Some(Arc::new(lookup));
-        self.policy.settle = settle;
-        self
+    pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
+        self.with(|of| {
+            of.lookup = Some(Arc::new(lookup));
+            of.policy.settle = settle;
+        })
     }
 
     /// Keeps only the status and what names the result, and makes the answer again for later callers.
-    pub fn minimal(mut self, rebuild: impl Rebuild) -> Self {
-        self.rebuild = Some(Arc::new(rebuild));
-        self
+    pub fn minimal(self, rebuild: impl Rebuild) -> Self {
+        self.rebuilt_by(Some(Arc::new(rebuild)))
+    }
+
+    pub(crate) fn rebuilt_by(self, rebuild: Option<Arc<dyn Rebuild>>) -> Self {
+        self.with(|of| of.rebuild = rebuild)
     }
 
     /// Says what belongs to the fingerprint.
-    pub fn recipe(mut self, recipe: Recipe) -> Self {
-        self.recipe = recipe;
-        self
+    pub fn recipe(self, recipe: Recipe) -> Self {
+        self.with(|of| of.recipe = recipe)
     }
 
     /// For callers that go on polling until they have their answer or are dropped: saves the hop to a task of
     /// the work's own. A caller that holds the future without polling it would let the lease run out.
     #[cfg_attr(not(feature = "http"), allow(dead_code))]
-    pub(crate) fn attached(mut self) -> Self {
-        self.attached = true;
-        self
+    pub(crate) fn attached(self) -> Self {
+        self.with(|of| of.attached = true)
     }
 
     /// Names an intent of this operation.
     pub fn intent(&self, scope: &Scope, key: &Key) -> Intent {
-        Intent::new(scope.clone(), self.operation.clone(), key.clone())
+        Intent::new(scope.clone(), self.of.operation.clone(), key.clone())
     }
 
     /// The guard it belongs to.
     pub fn guard(&self) -> &Guard<S> {
-        &self.guard
+        &self.of.guard
+    }
+
+    /// The operation's name, as intents carry it.
+    pub fn name(&self) -> &Operation {
+        &self.of.operation
     }
 }
 
 impl<S> std::fmt::Debug for Guarded<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Guarded")
-            .field("operation", &self.operation)
-            .field("policy", &self.policy)
+            .field("operation", &self.of.operation)
+            .field("policy", &self.of.policy)
             .finish_non_exhaustive()
     }
 }

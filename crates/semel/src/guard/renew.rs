@@ -1,5 +1,7 @@
 //! Keeping the lease while the work goes on.
 
+use std::pin::pin;
+
 use tokio::time::Instant;
 
 use crate::intent::policy::millis;
@@ -12,19 +14,19 @@ impl<S: Store> Guarded<S> {
     /// Renews until dropped; returns when the claim is lost. `asked` is when the claim was first asked for: the
     /// store's lease cannot have begun before that, so by our own clock it does not end before we say so.
     pub(super) async fn keep_lease(&self, ticket: Ticket, asked: Instant) {
-        let lease = self.policy.lease;
+        let lease = self.of.policy.lease;
         let (mut next, mut end) = (asked + lease / 3, asked + lease);
         loop {
             tokio::time::sleep_until(next).await;
             let begun = Instant::now();
             // One renewal that hangs must not take the lease with it.
-            let limit = self.guard.inner.limits.store_timeout.min(lease / 3);
-            let renewal = self.guard.inner.store.renew(ticket, millis(lease));
-            match self.ask_within(limit, Phase::Renew, renewal).await {
+            let limit = self.of.guard.inner.limits.store_timeout.min(lease / 3);
+            let renewal = self.of.guard.inner.store.renew(ticket, millis(lease));
+            match self.ask_within(limit, Phase::Renew, pin!(renewal)).await {
                 Ok(Renewed::Until(_)) => (next, end) = (begun + lease / 3, begun + lease),
                 Ok(Renewed::Stale) => return self.lost(&ticket, "somebody else has the claim, or it lapsed"),
                 Err(error) => {
-                    let (operation, id) = (self.operation.as_str(), ticket.id);
+                    let (operation, id) = (self.of.operation.as_str(), ticket.id);
                     tracing::warn!(operation, ?id, %error, "the lease could not be renewed");
                     next = Instant::now() + lease / 10;
                     if next >= end {
@@ -37,8 +39,8 @@ impl<S: Store> Guarded<S> {
     }
 
     fn lost(&self, ticket: &Ticket, why: &str) {
-        self.metrics.lease_lost();
-        let (operation, id) = (self.operation.as_str(), ticket.id);
+        self.of.metrics.lease_lost();
+        let (operation, id) = (self.of.operation.as_str(), ticket.id);
         tracing::warn!(operation, ?id, why, "the claim was lost while the work goes on");
     }
 }

@@ -1,10 +1,12 @@
 //! Claims in doubt and outcomes that could not be recorded: tried until they are known.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use super::answer::{Answer, Execution, GuardError};
 use super::operation::Guarded;
+use super::patience::within;
 use crate::intent::identity::Intent;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::state::State;
@@ -40,30 +42,32 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
 
 impl<S: Store> Guarded<S> {
     /// One request to the store: bounded, and counted when it fails. No answer in time is doubt.
-    pub(crate) async fn ask<T>(
+    pub(crate) fn ask<T>(
         &self,
         phase: Phase,
-        request: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let limits = &self.guard.inner.limits;
+        request: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        let limits = &self.of.guard.inner.limits;
         let limit = if phase == Phase::Finish { limits.finish_wait } else { limits.store_timeout };
-        self.ask_within(limit, phase, request).await
+        self.ask_within(limit, phase, request)
     }
 
-    pub(crate) async fn ask_within<T>(
+    pub(crate) fn ask_within<T>(
         &self,
         limit: Duration,
         phase: Phase,
-        request: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let result = tokio::time::timeout(limit, request).await.unwrap_or_else(|_| {
-            let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
-            Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
-        });
-        if result.is_err() {
-            self.metrics.store_error(phase);
+        request: Pin<&mut impl Future<Output = Result<T, StoreError>>>,
+    ) -> impl Future<Output = Result<T, StoreError>> {
+        async move {
+            let result = within(limit, request).await.unwrap_or_else(|| {
+                let message = format!("the store did not answer a {} within {limit:?}", phase.as_str());
+                Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message))
+            });
+            if result.is_err() {
+                self.of.metrics.store_error(phase);
+            }
+            result
         }
-        result
     }
 
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
@@ -72,10 +76,10 @@ impl<S: Store> Guarded<S> {
         let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
-            let store = &self.guard.inner.store;
-            let asked = match self.policy.verify {
-                true => self.ask(Phase::Claim, store.claim_verified(claim.clone())).await,
-                false => self.ask(Phase::Claim, store.claim(claim.clone())).await,
+            let store = &self.of.guard.inner.store;
+            let asked = match self.of.policy.verify {
+                true => self.ask(Phase::Claim, pin!(store.claim_verified(claim.clone()))).await,
+                false => self.ask(Phase::Claim, pin!(store.claim(claim.clone()))).await,
             };
             match asked {
                 Ok(claimed) => return Ok(claimed),
@@ -87,7 +91,7 @@ impl<S: Store> Guarded<S> {
                     }
                 }
             }
-            tokio::time::sleep(pause(0)).await;
+            Box::pin(tokio::time::sleep(pause(0))).await;
         }
     }
 
@@ -95,17 +99,23 @@ impl<S: Store> Guarded<S> {
     /// run out and leave an intent uncertain that never started.
     pub(super) async fn give_back(&self, claim: Claim) {
         for attempt in 0..SETTLE_TRIES {
-            if let Ok(claimed) = self.ask(Phase::Claim, self.guard.inner.store.claim(claim.clone())).await {
+            if let Ok(claimed) =
+                self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await
+            {
                 let Some(ticket) = own_ticket(&claimed, &claim) else { return };
-                let release = Finish::release(self.policy.retention);
-                if self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, release)).await.is_ok() {
+                let release = Finish::release(self.of.policy.retention);
+                if self
+                    .ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, release)))
+                    .await
+                    .is_ok()
+                {
                     return;
                 }
             }
             tokio::time::sleep(pause(attempt)).await;
         }
         tracing::warn!(
-            operation = self.operation.as_str(),
+            operation = self.of.operation.as_str(),
             intent = super::shown(&claim.intent),
             "a claim in doubt was left to its lease"
         );
@@ -113,31 +123,31 @@ impl<S: Store> Guarded<S> {
 
     /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.
     pub(super) fn record_later(&self, claim: Claim, verdict: Verdict, outcome: Option<Outcome>) {
-        let Some(place) = self.guard.inner.tracker.unrecorded() else {
-            self.metrics.finalize(FinishStatus::Lost);
+        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+            self.of.metrics.finalize(FinishStatus::Lost);
             return;
         };
-        self.metrics.finalize(FinishStatus::Deferred);
+        self.of.metrics.finalize(FinishStatus::Deferred);
         let this = self.clone();
-        self.guard.spawn(async move {
+        self.of.guard.spawn(async move {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
-                match this.ask(Phase::Claim, this.guard.inner.store.claim(claim.clone())).await {
+                match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(claim.clone()))).await {
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {
                             Some(ticket) => {
                                 let outcome = outcome.map(|outcome| this.kept(outcome));
-                                let finish = Finish { verdict, outcome, retention: this.policy.retention };
+                                let finish = Finish { verdict, outcome, retention: this.of.policy.retention };
                                 this.finish_until_known(&claim.intent, ticket, finish).await;
                             }
                             // Somebody else ran it too: what an open policy accepts.
-                            None => this.metrics.finalize(FinishStatus::OwnerMismatch),
+                            None => this.of.metrics.finalize(FinishStatus::OwnerMismatch),
                         }
                         break;
                     }
                     Err(_) if started.elapsed() < UNRECORDED_MAX => {}
                     Err(_) => {
-                        this.metrics.finalize(FinishStatus::Lost);
+                        this.of.metrics.finalize(FinishStatus::Lost);
                         break;
                     }
                 }
@@ -148,9 +158,9 @@ impl<S: Store> Guarded<S> {
     }
 
     fn give_back_later(&self, claim: &Claim) {
-        let Some(place) = self.guard.inner.tracker.unrecorded() else {
-            self.metrics.finalize(FinishStatus::Lost);
-            let (operation, intent) = (self.operation.as_str(), super::shown(&claim.intent));
+        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+            self.of.metrics.finalize(FinishStatus::Lost);
+            let (operation, intent) = (self.of.operation.as_str(), super::shown(&claim.intent));
             tracing::error!(
                 operation,
                 intent,
@@ -159,7 +169,7 @@ impl<S: Store> Guarded<S> {
             return;
         };
         let (this, claim) = (self.clone(), claim.clone());
-        self.guard.spawn(async move {
+        self.of.guard.spawn(async move {
             this.give_back(claim).await;
             drop(place);
         });
@@ -169,44 +179,48 @@ impl<S: Store> Guarded<S> {
     pub(super) async fn finish(
         &self,
         intent: &Intent,
-        ticket: Ticket,
+        ticket: &Ticket,
         verdict: Verdict,
         outcome: Option<Outcome>,
     ) -> Recorded {
         // Too large to keep is known beforehand: the tombstone says "done, body not kept".
         let outcome = outcome.map(|outcome| self.kept(outcome));
-        let finish = Finish { verdict, outcome, retention: self.policy.retention };
-        let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
+        let finish = Finish { verdict, outcome, retention: self.of.policy.retention };
+        let asked = {
+            let request = pin!(self.of.guard.inner.store.finish(*ticket, finish.clone()));
+            self.ask(Phase::Finish, request).await
+        };
         let error = match asked {
-            Ok(finished) => return self.finished(intent, ticket, finished).await,
+            Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
+            Ok(_) => return Box::pin(self.superseded(*ticket)).await,
             Err(error) => error,
         };
-        tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
-        self.finish_later(intent, ticket, finish);
+        tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
+        self.finish_later(intent, *ticket, finish);
         Recorded::NotYet
     }
 
-    async fn finished(&self, intent: &Intent, ticket: Ticket, finished: Finished) -> Recorded {
+    /// Counts a finish that was answered; says whether the outcome that stands is this one's.
+    fn is_ours(&self, intent: &Intent, ticket: &Ticket, finished: Finished) -> bool {
         match finished {
-            Finished::Recorded => self.metrics.finalize(FinishStatus::Recorded),
-            Finished::Already => self.metrics.finalize(FinishStatus::Already),
+            Finished::Recorded => self.of.metrics.finalize(FinishStatus::Recorded),
+            Finished::Already => self.of.metrics.finalize(FinishStatus::Already),
             Finished::Stale => {
-                self.metrics.finalize(FinishStatus::OwnerMismatch);
+                self.of.metrics.finalize(FinishStatus::OwnerMismatch);
                 tracing::error!(
-                    operation = self.operation.as_str(),
+                    operation = self.of.operation.as_str(),
                     intent = super::shown(intent),
                     epoch = ticket.epoch.0,
                     "the outcome came too late: somebody else claimed or decided this intent"
                 );
-                return self.superseded(ticket).await;
             }
         }
-        Recorded::Yes
+        finished != Finished::Stale
     }
 
     /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
     async fn superseded(&self, ticket: Ticket) -> Recorded {
-        match self.ask(Phase::Read, self.guard.inner.store.get(ticket.id)).await {
+        match self.ask(Phase::Read, pin!(self.of.guard.inner.store.get(ticket.id))).await {
             Ok(Some(record)) => match (record.head.state, record.outcome) {
                 (State::Completed, Some(outcome)) => Recorded::Instead(Verdict::Completed, outcome),
                 (State::FailedFinal, Some(outcome)) => Recorded::Instead(Verdict::FailedFinal, outcome),
@@ -217,18 +231,18 @@ impl<S: Store> Guarded<S> {
     }
 
     fn finish_later(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
-        let Some(place) = self.guard.inner.tracker.unrecorded() else {
-            self.metrics.finalize(FinishStatus::Lost);
+        let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
+            self.of.metrics.finalize(FinishStatus::Lost);
             tracing::error!(
-                operation = self.operation.as_str(),
+                operation = self.of.operation.as_str(),
                 intent = super::shown(intent),
                 "too many outcomes wait to be recorded; this one is given up and its intent will be uncertain"
             );
             return;
         };
-        self.metrics.finalize(FinishStatus::Deferred);
+        self.of.metrics.finalize(FinishStatus::Deferred);
         let (this, intent) = (self.clone(), intent.clone());
-        self.guard.spawn(async move {
+        self.of.guard.spawn(async move {
             this.finish_until_known(&intent, ticket, finish).await;
             drop(place);
         });
@@ -240,10 +254,11 @@ impl<S: Store> Guarded<S> {
             if attempt > 0 {
                 tokio::time::sleep(pause(attempt - 1)).await;
             }
-            let asked = self.ask(Phase::Finish, self.guard.inner.store.finish(ticket, finish.clone())).await;
+            let asked =
+                self.ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, finish.clone()))).await;
             let error = match asked {
                 Ok(finished) => {
-                    self.finished(intent, ticket, finished).await;
+                    self.is_ours(intent, &ticket, finished);
                     return;
                 }
                 Err(error) => error,
@@ -251,8 +266,8 @@ impl<S: Store> Guarded<S> {
             let hopeless = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
                 || started.elapsed() >= UNRECORDED_MAX;
             if hopeless {
-                self.metrics.finalize(FinishStatus::Lost);
-                tracing::error!(operation = self.operation.as_str(), intent = super::shown(intent), %error, "an outcome could not be recorded; its intent will be uncertain");
+                self.of.metrics.finalize(FinishStatus::Lost);
+                tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "an outcome could not be recorded; its intent will be uncertain");
                 return;
             }
         }

@@ -147,7 +147,7 @@ impl<S: Store> Guarded<S> {
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        let fingerprint = self.recipe.value(request)?;
+        let fingerprint = self.of.recipe.value(request)?;
         self.once_for(self.intent(scope, key), fingerprint, work).await
     }
 

@@ -2,28 +2,38 @@
 //! A waiter holds no connection, no lock and no thread.
 
 use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::intent::identity::IntentId;
+use crate::intent::identity::{FirstBytes, IntentId};
 
 const SHARDS: usize = 16;
 /// First and longest pause between two looks at the store.
 const POLL_MIN: Duration = Duration::from_millis(10);
 const POLL_MAX: Duration = Duration::from_millis(500);
 
-type Shard = HashMap<IntentId, Arc<Notify>>;
+type Shard = HashMap<IntentId, Mark, BuildHasherDefault<FirstBytes>>;
+
+/// One task of this process is at an intent. Most have nobody waiting for them, so what wakes waiters is made by
+/// the first of these.
+struct Mark {
+    number: u64,
+    notify: Option<Arc<Notify>>,
+}
 
 /// The intents this process is working on.
 pub(super) struct Waiters {
     shards: Arc<[Mutex<Shard>]>,
+    marks: AtomicU64,
 }
 
 impl Default for Waiters {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), marks: AtomicU64::new(0) }
     }
 }
 
@@ -36,9 +46,11 @@ fn locked<'a>(shards: &'a [Mutex<Shard>], id: &IntentId) -> MutexGuard<'a, Shard
 impl Waiters {
     /// Marks an intent as worked on here until the mark is dropped, which wakes all who wait.
     pub(super) fn working_on(&self, id: IntentId) -> WorkingOn {
-        let notify = Arc::new(Notify::new());
-        locked(&self.shards, &id).insert(id, Arc::clone(&notify));
-        WorkingOn { shards: Arc::clone(&self.shards), id, notify }
+        let number = self.marks.fetch_add(1, Ordering::Relaxed);
+        let before = locked(&self.shards, &id).insert(id, Mark { number, notify: None });
+        // A protected effect was taken over: whoever waits for the one before asks again, and finds this one.
+        wake(before);
+        WorkingOn { shards: Arc::clone(&self.shards), id, number }
     }
 
     /// Whether the intent is worked on here.
@@ -48,10 +60,10 @@ impl Waiters {
 
     /// Wakes when the intent is no longer worked on here; `None` if it is not.
     pub(super) fn end_of(&self, id: &IntentId) -> Option<impl Future<Output = ()> + Send + 'static> {
-        let notify = Arc::clone(locked(&self.shards, id).get(id)?);
+        let mut shard = locked(&self.shards, id);
+        let notify = shard.get_mut(id)?.notify.get_or_insert_default();
         // Subscribed before this returns: an end between now and the first poll is not missed.
-        let ended = notify.notified_owned();
-        Some(ended)
+        Some(Arc::clone(notify).notified_owned())
     }
 }
 
@@ -59,18 +71,25 @@ impl Waiters {
 pub(super) struct WorkingOn {
     shards: Arc<[Mutex<Shard>]>,
     id: IntentId,
-    notify: Arc<Notify>,
+    number: u64,
 }
 
 impl Drop for WorkingOn {
     fn drop(&mut self) {
         let mut shard = locked(&self.shards, &self.id);
         // A protected effect may be taken over by another task here: that one's mark is not ours to remove.
-        if shard.get(&self.id).is_some_and(|notify| Arc::ptr_eq(notify, &self.notify)) {
-            shard.remove(&self.id);
+        if shard.get(&self.id).is_none_or(|mark| mark.number != self.number) {
+            return;
         }
+        let mark = shard.remove(&self.id);
         drop(shard);
-        self.notify.notify_waiters();
+        wake(mark);
+    }
+}
+
+fn wake(mark: Option<Mark>) {
+    if let Some(notify) = mark.and_then(|mark| mark.notify) {
+        notify.notify_waiters();
     }
 }
 

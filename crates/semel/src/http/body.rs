@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
@@ -101,64 +101,60 @@ pub(super) enum Extent {
     Error,
 }
 
-/// Reads until the end, an error, more than `bytes_max`, or `time_max` has passed. What was read is in front
-/// of the body that comes back, so nothing is lost whatever stopped it.
-pub(super) async fn read<B: Body<Data = Bytes>>(
-    body: B,
-    bytes_max: usize,
-    time_max: Option<Duration>,
-) -> (Extent, EdgeBody<B>) {
-    let mut edge = EdgeBody::untouched(body);
-    let Some(mut rest) = edge.rest.take() else { return (Extent::Whole, edge) };
-    let bound = u64::try_from(bytes_max).unwrap_or(u64::MAX);
-    if rest.size_hint().lower() > bound {
-        edge.rest = Some(rest);
-        return (Extent::Bound, edge);
-    }
-    let deadline = time_max.map(|time_max| Instant::now() + time_max);
-    let mut more = BytesMut::new();
-    let extent = loop {
-        let next = poll_fn(|cx| rest.as_mut().poll_frame(cx));
-        let next = match deadline {
-            None => next.await,
-            Some(deadline) => match tokio::time::timeout_at(deadline, next).await {
-                Ok(next) => next,
-                Err(_) => break Extent::Bound,
-            },
-        };
-        match next {
-            None => break Extent::Whole,
-            Some(Err(error)) => {
-                edge.error = Some(error);
-                break Extent::Error;
-            }
-            Some(Ok(frame)) => match frame.into_data() {
-                // Most bodies are one frame: that one is taken as it is, without a copy.
-                Ok(data) if edge.data.is_empty() => edge.data = data,
-                Ok(data) => more.extend_from_slice(&data),
-                Err(frame) => {
-                    edge.trailers = frame.into_trailers().ok();
-                    break Extent::Trailers;
+impl<B: Body<Data = Bytes>> EdgeBody<B> {
+    /// Reads until the end, an error, more than `bytes_max`, or `time_max` has passed. What was read comes first
+    /// when the body is read again, so nothing is lost whatever stopped it.
+    pub(super) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
+        let Some(rest) = &mut self.rest else { return Extent::Whole };
+        if rest.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
+            return Extent::Bound;
+        }
+        let mut deadline = None;
+        let mut more = Vec::new();
+        let extent = loop {
+            let next = poll_fn(|cx| Poll::Ready(rest.as_mut().poll_frame(cx))).await;
+            let next = match (next, time_max) {
+                (Poll::Ready(next), _) => next,
+                (Poll::Pending, None) => poll_fn(|cx| rest.as_mut().poll_frame(cx)).await,
+                // Most answers are there at once, and no clock is looked at.
+                (Poll::Pending, Some(time_max)) => {
+                    let deadline = *deadline.get_or_insert_with(|| Instant::now() + time_max);
+                    let next = poll_fn(|cx| rest.as_mut().poll_frame(cx));
+                    match Box::pin(tokio::time::timeout_at(deadline, next)).await {
+                        Ok(next) => next,
+                        Err(_) => break Extent::Bound,
+                    }
                 }
-            },
+            };
+            match next {
+                None => break Extent::Whole,
+                Some(Err(error)) => {
+                    self.error = Some(error);
+                    break Extent::Error;
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    // Most bodies are one frame: that one is taken as it is, without a copy.
+                    Ok(data) if self.data.is_empty() => self.data = data,
+                    Ok(data) => more.extend_from_slice(&data),
+                    Err(frame) => {
+                        self.trailers = frame.into_trailers().ok();
+                        break Extent::Trailers;
+                    }
+                },
+            }
+            if self.data.len() + more.len() > bytes_max {
+                break Extent::Bound;
+            }
+        };
+        if !more.is_empty() {
+            self.data = [&*self.data, &more].concat().into();
         }
-        if edge.data.len() + more.len() > bytes_max {
-            break Extent::Bound;
+        if !matches!(extent, Extent::Bound) {
+            self.rest = None;
         }
-    };
-    if !more.is_empty() {
-        let mut all = BytesMut::with_capacity(edge.data.len() + more.len());
-        all.extend_from_slice(&edge.data);
-        all.extend_from_slice(&more);
-        edge.data = all.freeze();
+        extent
     }
-    if matches!(extent, Extent::Bound) {
-        edge.rest = Some(rest);
-    }
-    (extent, edge)
-}
 
-impl<B: Body> EdgeBody<B> {
     /// What was read of it.
     pub(super) fn data(&self) -> &Bytes {
         &self.data
@@ -199,6 +195,15 @@ mod tests {
             }
         }
         (bytes, trailers, error)
+    }
+
+    async fn read<B: Body<Data = Bytes>>(
+        body: B,
+        bytes_max: usize,
+        time_max: Option<Duration>,
+    ) -> (Extent, EdgeBody<B>) {
+        let mut body = EdgeBody::untouched(body);
+        (body.fill(bytes_max, time_max).await, body)
     }
 
     #[tokio::test]

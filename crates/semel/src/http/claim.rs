@@ -37,11 +37,14 @@ const NOT_APPLIED: u8 = 2;
 /// # let _ = charge;
 /// ```
 #[derive(Clone, Debug)]
-pub struct ClaimHandle {
+pub struct ClaimHandle(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
     attempt: Attempt,
     fingerprint: Fingerprint,
-    marked: Arc<AtomicU8>,
-    contract: Option<Arc<Contract>>,
+    marked: AtomicU8,
+    contract: Option<Contract>,
 }
 
 /// What a handler that claims in its own transaction has to know of the layer around it.
@@ -57,13 +60,16 @@ pub(super) struct Contract {
 
 impl ClaimHandle {
     pub(super) fn new(attempt: Attempt, fingerprint: Fingerprint) -> Self {
-        Self { attempt, fingerprint, marked: Arc::new(AtomicU8::new(UNMARKED)), contract: None }
+        Self::of(attempt, fingerprint, None)
     }
 
     /// For an atomic handler, which is yet to claim.
     pub(super) fn unclaimed(intent: Intent, fingerprint: Fingerprint, contract: Contract) -> Self {
-        let attempt = Attempt { intent, number: 0, epoch: None };
-        Self { contract: Some(Arc::new(contract)), ..Self::new(attempt, fingerprint) }
+        Self::of(Attempt { intent, number: 0, epoch: None }, fingerprint, Some(contract))
+    }
+
+    fn of(attempt: Attempt, fingerprint: Fingerprint, contract: Option<Contract>) -> Self {
+        Self(Arc::new(Held { attempt, fingerprint, marked: AtomicU8::new(UNMARKED), contract }))
     }
 
     /// `None` where the layer itself has claimed.
@@ -72,47 +78,47 @@ impl ClaimHandle {
         expect(dead_code, reason = "there is no transaction to claim in")
     )]
     pub(super) fn contract(&self) -> Option<&Contract> {
-        self.contract.as_deref()
+        self.0.contract.as_ref()
     }
 
     /// Which intent.
     pub fn intent(&self) -> &Intent {
-        &self.attempt.intent
+        &self.0.attempt.intent
     }
 
     /// What was asked for: what an atomic handler claims with.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.fingerprint
+        self.0.fingerprint
     }
 
     /// The key for one remote call of this work: the same on every retry.
     pub fn child(&self, step: &str) -> Key {
-        self.attempt.child(step)
+        self.0.attempt.child(step)
     }
 
     /// The how manieth run of the intent this is, from 1; 0 when an atomic handler is yet to claim it.
     pub fn attempt(&self) -> u32 {
-        self.attempt.number
+        self.0.attempt.number
     }
 
     /// The fence, for a downstream that compares it. `None` when the store is down and the operation runs
     /// unguarded, and in an atomic handler.
     pub fn epoch(&self) -> Option<Epoch> {
-        self.attempt.epoch
+        self.0.attempt.epoch
     }
 
     /// The effect has happened: whatever is answered, or goes wrong from here on, it must not run again.
     pub fn mark_applied(&self) {
-        self.marked.store(APPLIED, Ordering::SeqCst);
+        self.0.marked.store(APPLIED, Ordering::SeqCst);
     }
 
     /// Nothing has happened, or it was undone: whatever is answered, the same key may run again.
     pub fn mark_not_applied(&self) {
-        self.marked.store(NOT_APPLIED, Ordering::SeqCst);
+        self.0.marked.store(NOT_APPLIED, Ordering::SeqCst);
     }
 
     pub(super) fn known(&self) -> Option<Known> {
-        match self.marked.load(Ordering::SeqCst) {
+        match self.0.marked.load(Ordering::SeqCst) {
             APPLIED => Some(Known::Applied),
             NOT_APPLIED => Some(Known::NotApplied),
             _ => None,

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
 
+use crate::intent::outcome::Headers;
+
 /// The key, unless the layer is told another name.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On a replay: `true`.
@@ -91,17 +93,22 @@ pub(super) fn is_never_kept(name: &HeaderName) -> bool {
 
 /// Takes out what only the layer may say.
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
-    for name in &OURS {
-        headers.remove(name);
+    // Hardly ever is there one; to look at the few names there are costs less than to look for each of ours.
+    if headers.keys().any(|name| OURS.contains(name)) {
+        for name in &OURS {
+            headers.remove(name);
+        }
     }
 }
 
 /// The headers of a response that are kept, in their order. `None` when they are more than may be kept.
-pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Vec<(String, Bytes)>> {
+pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> {
     let (mut kept, mut bytes) = (Vec::new(), 0);
+    let hop_by_hop = headers.contains_key(header::CONNECTION);
     for (name, value) in headers {
-        let allowed = KEPT.contains(name) || also.contains(name);
-        if !allowed || is_never_kept(name) || is_hop_by_hop(headers, name) {
+        // Nothing in the list of ours is among those that are never kept; what the builder was told may be.
+        let allowed = KEPT.contains(name) || (also.contains(name) && !is_never_kept(name));
+        if !allowed || (hop_by_hop && is_hop_by_hop(headers, name)) {
             continue;
         }
         bytes += name.as_str().len() + value.len();
@@ -110,7 +117,7 @@ pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Vec<(Stri
         }
         kept.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
     }
-    Some(kept)
+    Some(kept.into())
 }
 
 /// `Connection: x` makes `x` a header of this connection only.
@@ -162,8 +169,13 @@ mod tests {
             ("idempotency-replayed", "true"),
         ]);
         let receipt = HeaderName::from_static("x-receipt");
-        let names: Vec<_> = kept(&sent, &[receipt]).unwrap().into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = kept(&sent, &[receipt]).unwrap().iter().map(|(name, _)| name.clone()).collect();
         assert_eq!(names, ["content-type", "location", "x-receipt"]);
+    }
+
+    #[test]
+    fn no_list_names_what_is_never_kept() {
+        assert!(!KEPT.iter().any(is_never_kept));
     }
 
     #[test]

@@ -2,11 +2,8 @@
 
 use http::request::Parts;
 
-use super::framework;
-use super::key;
+use super::admit::{Named, Screened, screen};
 use super::layer::IdempotencyLayer;
-use super::operations::Found;
-use super::rule::KeyRule;
 use crate::intent::identity::Intent;
 use crate::store::Store;
 
@@ -27,25 +24,13 @@ impl<S: Store> IdempotencyLayer<S> {
     /// What will become of a request as far as its head tells, for whoever stands in front of the layer and
     /// authorises, limits or watches. Claims nothing and asks nobody.
     pub fn look(&self, parts: &Parts) -> Look {
-        let shared = self.shared();
-        let sent = framework::sent(&parts.extensions, &parts.uri);
-        let template = framework::template(&parts.extensions);
-        let Some(Found { prepared, key_required }) =
-            shared.operations.find(&parts.method, template, sent.path())
-        else {
-            return Look::Passes;
-        };
-        if prepared.rule.key == KeyRule::Ignored {
-            return Look::Passes;
-        }
-        let key = match key::read(&parts.headers, &shared.header, prepared.rule.key_bytes_min) {
-            Ok(Some(key)) => key,
-            Ok(None) if !key_required => return Look::Passes,
-            Ok(None) | Err(_) => return Look::Refused,
-        };
-        match (shared.scope)(parts) {
-            Ok(scope) => Look::Guarded(prepared.guarded.intent(&scope, &key)),
-            Err(_) => Look::NoScope,
+        match screen(self.shared(), parts) {
+            Screened::Pass => Look::Passes,
+            Screened::BadKey(_) => Look::Refused,
+            Screened::NoScope => Look::NoScope,
+            Screened::Guard(Named { prepared, scope, key }) => {
+                Look::Guarded(Intent::new(scope, prepared.guarded.name().clone(), key))
+            }
         }
     }
 }
@@ -54,7 +39,7 @@ impl<S: Store> IdempotencyLayer<S> {
 mod tests {
     use super::*;
     use crate::guard::Guard;
-    use crate::http::Rule;
+    use crate::http::{KeyRule, Rule};
     use crate::store::memory::MemoryStore;
 
     #[test]

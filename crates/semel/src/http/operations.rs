@@ -88,14 +88,14 @@ impl<S: Store> Operations<S> {
             .chain(self.anything.iter().map(|(_, prepared)| prepared))
             .filter(|prepared| !prepared.atomic)
             .map(|prepared| &prepared.guarded)
-            .filter(move |guarded| names.insert(guarded.operation.as_str()))
+            .filter(move |guarded| names.insert(guarded.name().as_str()))
     }
 
     /// The operation of that name; where it has no rule, one that is guarded like all that have none.
     pub(super) fn named(&self, operation: &Operation) -> Guarded<S> {
         let declared = self.declared.iter().map(|(_, prepared)| &prepared.guarded);
         let known = declared.chain(self.anything.iter().map(|(_, prepared)| &prepared.guarded));
-        let mut known = known.filter(|guarded| guarded.operation == *operation);
+        let mut known = known.filter(|guarded| guarded.name() == operation);
         known.next().cloned().unwrap_or_else(|| Guarded::new(self.guard.clone(), operation.clone()))
     }
 
@@ -163,7 +163,7 @@ fn prepare<S: Store>(guard: &Guard<S>, name: &str, mut rule: Rule) -> Result<Pre
         let lookup = Arc::clone(lookup);
         guarded = guarded.lookup(Shared(lookup), rule.policy.settle);
     }
-    guarded.rebuild = rule.rebuild.clone();
+    guarded = guarded.rebuilt_by(rule.rebuild.clone());
     Ok(Prepared { rule, guarded, atomic })
 }
 

@@ -1,33 +1,37 @@
 //! The service: an admitted request is claimed, run and answered, or answered from the record.
 
 use std::fmt;
-use std::future::{Future, pending};
-use std::pin::Pin;
+use std::future::{Future, pending, ready};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::{self, HeaderValue};
 use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use super::admit::{Admitted, admit};
+use super::admit::{Named, Screened, fingerprint, screen, unread};
 use super::body::EdgeBody;
-use super::builder::{Shared, is_safe};
+use super::builder::Shared;
 use super::claim::{ClaimHandle, Contract};
 use super::operations::Prepared;
-use super::problem::{Problem, RETRY_AFTER};
+use super::problem::{Code, Problem, RETRY_AFTER};
 use super::respond;
 use super::rule::Rule;
 use super::work::{Given, Work};
 use crate::crash;
+use crate::guard::patience::within;
 use crate::guard::{Answer, GuardError};
 use crate::intent::fingerprint::{Comparison, Fingerprint};
 use crate::intent::identity::{Intent, IntentId};
+use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{InFlight, StoreDown};
+use crate::intent::scope::Scope;
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
@@ -67,21 +71,37 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        if is_safe(request.method()) {
-            let called = self.inner.call(request.map(EdgeBody::untouched));
-            return Box::pin(async move { Ok(called.await?.map(EdgeBody::untouched)) });
-        }
-        // The one that was polled ready is used; the next call gets to ready its clone.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
-        Box::pin(answer(Arc::clone(&self.shared), inner, request))
+        let (parts, body) = request.into_parts();
+        let problem = match screen(&self.shared, &parts) {
+            Screened::Guard(named) => {
+                // The one that was polled ready is used; the next call gets to ready its clone.
+                let clone = self.inner.clone();
+                let inner = std::mem::replace(&mut self.inner, clone);
+                let Named { prepared, scope, key } = named;
+                let shared = Arc::clone(&self.shared);
+                let request = Request::from_parts(parts, EdgeBody::untouched(body));
+                let work = Box::new(Work { shared, prepared, inner, request, started: None });
+                return Box::pin(answer(work, scope, key));
+            }
+            Screened::Pass => {
+                let called = self.inner.call(Request::from_parts(parts, EdgeBody::untouched(body)));
+                return Box::pin(async move { Ok(called.await?.map(EdgeBody::untouched)) });
+            }
+            Screened::BadKey(refusal) => Problem::from(refusal),
+            Screened::NoScope => {
+                let detail = "Whose request this is cannot be told, so nothing was done.";
+                Problem::new(Code::ScopeMissing, detail)
+            }
+        };
+        Box::pin(ready(Ok(self.shared.refuse(&problem))))
     }
 }
 
+/// Until the body is read, a client that goes away leaves nothing.
 async fn answer<S, Inner, B, R>(
-    shared: Arc<Shared<S>>,
-    mut inner: Inner,
-    request: Request<B>,
+    mut work: Box<Work<S, Inner, B>>,
+    scope: Scope,
+    key: Key,
 ) -> Given<R, Inner::Error>
 where
     S: Store,
@@ -93,50 +113,45 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Send,
 {
-    let (prepared, intent, fingerprint, mut request) = match admit(&shared, request).await {
-        Admitted::Pass(request) => return Ok(inner.call(request).await?.map(EdgeBody::untouched)),
-        Admitted::Refused(problem) => return Ok(shared.refuse(&problem)),
-        Admitted::Guard { prepared, intent, fingerprint, request } => {
-            (prepared, intent, fingerprint, request)
+    let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
+    let rule = &prepared.rule;
+    let extent = work.request.body_mut().fill(rule.body_bytes_max, None).await;
+    if let Some(problem) = unread(&extent, rule.body_bytes_max) {
+        return Ok(shared.refuse(&problem));
+    }
+    let intent = Intent::new(scope, prepared.guarded.name().clone(), key);
+    let fingerprint = fingerprint(&rule.recipe, &work.request, intent.operation().as_str());
+    // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
+    // Said always, because to say nothing means that any coding is welcome.
+    work.request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if prepared.atomic {
+        return Box::pin(atomic(work, intent, fingerprint)).await;
+    }
+    let id = intent.id();
+    let ran = match rule.respond_async_after {
+        None => {
+            // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
+            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
+            prepared.guarded.run_giving(intent, fingerprint, work).await
+        }
+        Some(after) => {
+            let (started, has_started) = oneshot::channel();
+            work.started = Some(started);
+            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
+            let run = Box::pin(prepared.guarded.run_giving(intent, fingerprint, work));
+            tokio::select! {
+                biased;
+                ran = run => ran,
+                // Dropping the run cancels nothing once the work has started.
+                () = Box::pin(started_and_passed(has_started, after)) => {
+                    return Ok(shared.accepted(&id, RETRY_AFTER).map(EdgeBody::whole));
+                }
+            }
         }
     };
-    if prepared.atomic {
-        return match shared.read_only(&prepared, &intent, &fingerprint).await {
-            Some(response) => Ok(response),
-            None => {
-                let contract = shared.contract(&prepared.rule);
-                let claim = ClaimHandle::unclaimed(intent, fingerprint, contract);
-                request.extensions_mut().insert(claim);
-                let answered = inner.call(request).await?.map(EdgeBody::untouched);
-                // Whatever the handler has committed is committed.
-                crash::point(crash::BEFORE_ANSWER);
-                Ok(answered)
-            }
-        };
-    }
-    let (given, taken) = oneshot::channel();
-    let (started, has_started) = oneshot::channel();
-    let (id, rule) = (intent.id(), &prepared.rule);
-    let (ours, operation) = (Arc::clone(&shared), Arc::clone(&prepared));
-    // Boxed, because the guard hands it on from one future to the next; a request is large to move.
-    let work =
-        Box::new(Work { shared: ours, prepared: operation, inner, request, fingerprint, started, given });
-    let work = move |attempt| Box::pin((*work).run(attempt));
-    let run = Box::pin(prepared.guarded.run(intent, fingerprint, work));
-    let ran = match rule.respond_async_after {
-        None => run.await,
-        Some(after) => tokio::select! {
-            biased;
-            ran = run => ran,
-            // Dropping the run cancels nothing once the work has started.
-            () = started_and_passed(has_started, after) => {
-                return Ok(shared.accepted(&id, RETRY_AFTER).map(EdgeBody::whole));
-            }
-        },
-    };
     match ran {
-        Ok(answer) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
-        Ok(answer) => shared.give(answer, taken),
+        Ok((answer, _)) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
+        Ok((answer, given)) => shared.give(&answer, given),
         Err(GuardError::InFlight { retry_after }) if rule.accept => {
             Ok(shared.accepted(&id, retry_after).map(EdgeBody::whole))
         }
@@ -147,6 +162,29 @@ where
             Ok(shared.refuse(&Problem::from(&error)))
         }
     }
+}
+
+/// The handler claims and finishes in its own transaction.
+async fn atomic<S, Inner, B, R>(
+    mut work: Box<Work<S, Inner, B>>,
+    intent: Intent,
+    fingerprint: Fingerprint,
+) -> Given<R, Inner::Error>
+where
+    S: Store,
+    Inner: Service<Request<EdgeBody<B>>, Response = Response<R>>,
+    B: Body<Data = Bytes>,
+    R: Body<Data = Bytes>,
+{
+    if let Some(response) = work.shared.read_only(&work.prepared, &intent, &fingerprint).await {
+        return Ok(response);
+    }
+    let contract = work.shared.contract(&work.prepared.rule);
+    work.request.extensions_mut().insert(ClaimHandle::unclaimed(intent, fingerprint, contract));
+    let answered = work.inner.call(work.request).await?;
+    // Whatever the handler has committed is committed.
+    crash::point(crash::BEFORE_ANSWER);
+    Ok(answered.map(EdgeBody::untouched))
 }
 
 async fn started_and_passed(started: oneshot::Receiver<()>, after: Duration) {
@@ -173,13 +211,13 @@ impl<S: Store> Shared<S> {
     /// The first caller gets the response as the service gave it, with what could not be done for it.
     fn give<R: Body<Data = Bytes>, E>(
         &self,
-        answer: Answer,
-        mut taken: oneshot::Receiver<Given<R, E>>,
+        answer: &Answer,
+        given: Option<Box<Given<R, E>>>,
     ) -> Given<R, E> {
-        let mut response = match taken.try_recv() {
-            Ok(given) => given?,
-            // The work gives before it returns; this is for a reader's peace of mind only.
-            Err(_) => self.replay(&answer.outcome, answer.verdict),
+        let mut response = match given {
+            Some(given) => (*given)?,
+            // What ran has given; this is for a reader's peace of mind only.
+            None => self.replay(&answer.outcome, answer.verdict),
         };
         respond::flag(response.headers_mut(), answer.stored, answer.guarded);
         Ok(response)
@@ -238,7 +276,7 @@ impl<S: Store> Shared<S> {
 
 /// One of the layer's own reads of the store.
 pub(super) async fn in_time<T>(read: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    tokio::time::timeout(READ_TIME_MAX, read).await.unwrap_or_else(|_| {
+    within(READ_TIME_MAX, pin!(read)).await.unwrap_or_else(|| {
         let message = format!("the store did not answer within {READ_TIME_MAX:?}");
         Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message))
     })

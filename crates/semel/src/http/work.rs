@@ -1,10 +1,11 @@
 //! The guarded call of the inner service, as a task that outlives its caller.
 //!
-//! The guard records an outcome; the caller gets the response itself, cookies and all, over a channel of its
-//! own. That channel is read only after the guard has recorded, so no byte leaves before the record is there,
-//! and a body that is not kept still reaches the caller as it comes.
+//! The guard records an outcome; the caller gets the response itself, cookies and all, which the guard hands on
+//! beside it. It does so only after it has recorded, so no byte leaves before the record is there, and a body that
+//! is not kept still reaches the caller as it comes.
 
-use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use super::body::{EdgeBody, Extent, read};
+use super::body::{EdgeBody, Extent};
 use super::builder::Shared;
 use super::claim::ClaimHandle;
 use super::failure::Known;
@@ -30,82 +31,84 @@ use crate::intent::outcome::{Body as Kept, Outcome};
 /// What the caller gets.
 pub(super) type Given<R, E> = Result<Response<EdgeBody<R>>, E>;
 
-/// One call to be made once.
-pub(super) struct Work<S, Inner, B: Body, R: Body, E> {
+/// One call to be made once. On the heap from the beginning: a request is large to hand on by value.
+pub(super) struct Work<S, Inner, B: Body> {
     pub(super) shared: Arc<Shared<S>>,
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) inner: Inner,
     pub(super) request: Request<EdgeBody<B>>,
-    pub(super) fingerprint: Fingerprint,
     /// Told when the call begins under a claim.
-    pub(super) started: oneshot::Sender<()>,
-    pub(super) given: oneshot::Sender<Given<R, E>>,
+    pub(super) started: Option<oneshot::Sender<()>>,
 }
 
-impl<S, Inner, B, R> Work<S, Inner, B, R, Inner::Error>
+impl<S, Inner, B, R> Work<S, Inner, B>
 where
     Inner: Service<Request<EdgeBody<B>>, Response = Response<R>>,
     B: Body<Data = Bytes>,
     R: Body<Data = Bytes>,
 {
-    pub(super) async fn run(mut self, attempt: Attempt) -> Execution {
-        if attempt.epoch.is_some() {
-            let _ = self.started.send(());
+    /// Makes the call; what is left to wait for is the answer.
+    pub(super) fn run(
+        self: Box<Self>,
+        attempt: Attempt,
+        fingerprint: Fingerprint,
+    ) -> impl Future<Output = (Execution, Box<Given<R, Inner::Error>>)> {
+        let Self { shared, prepared, mut inner, mut request, started } = *self;
+        if let Some(started) = started.filter(|_| attempt.epoch.is_some()) {
+            let _ = started.send(());
         }
-        let claim = ClaimHandle::new(attempt, self.fingerprint);
-        self.request.extensions_mut().insert(claim.clone());
-        let (mut inner, request) = (self.inner, self.request);
-        let called = AssertUnwindSafe(async move { inner.call(request).await }).catch_unwind().await;
-        let (given, execution) = match called {
-            Ok(Ok(response)) => {
-                let (response, execution) = keep(&self.prepared.rule, &claim, response).await;
-                (Ok(response), execution)
+        let claim = ClaimHandle::new(attempt, fingerprint);
+        request.extensions_mut().insert(claim.clone());
+        let called = catch_unwind(AssertUnwindSafe(|| inner.call(request)));
+        async move {
+            let called = match called {
+                Ok(called) => AssertUnwindSafe(called).catch_unwind().await,
+                Err(panic) => Err(panic),
+            };
+            match called {
+                Ok(Ok(response)) => keep(&prepared.rule, &claim, response).await,
+                // Between the service and us something broke: what happened behind it is not known, unless the
+                // handler has said so before.
+                Ok(Err(error)) => (broken(claim.known(), &shared).1, Box::new(Err(error))),
+                Err(panic) if claim.known().is_none() => resume_unwind(panic),
+                Err(_) => {
+                    let (response, execution) = broken(claim.known(), &shared);
+                    (execution, Box::new(Ok(response.map(EdgeBody::whole))))
+                }
             }
-            // Between the service and us something broke: what happened behind it is not known, unless the
-            // handler has said so before.
-            Ok(Err(error)) => (Err(error), broken(claim.known(), &self.shared).1),
-            Err(panic) if claim.known().is_none() => resume_unwind(panic),
-            Err(_) => {
-                let (response, execution) = broken(claim.known(), &self.shared);
-                (Ok(response.map(EdgeBody::whole)), execution)
-            }
-        };
-        // The caller may be gone; the outcome is recorded all the same.
-        let _ = self.given.send(given);
-        execution
+        }
     }
 }
 
-/// Reads what is to be kept of a response, and puts it together again for the caller.
-async fn keep<R: Body<Data = Bytes>>(
+/// Reads what is to be kept of a response; the caller gets all of it.
+fn keep<R: Body<Data = Bytes>, E>(
     rule: &Rule,
     claim: &ClaimHandle,
     response: Response<R>,
-) -> (Response<EdgeBody<R>>, Execution) {
+) -> impl Future<Output = (Execution, Box<Given<R, E>>)> {
     let (mut parts, body) = response.into_parts();
     let mut ended = rule.failures.judge(claim.known(), &parts);
     strip_ours(&mut parts.headers);
     let headers = kept(&parts.headers, &rule.replay_headers);
-    let mut outcome = Outcome {
-        code: parts.status.as_u16(),
-        headers: headers.clone().unwrap_or_default(),
-        body: Kept::NotKept,
-    };
     // An answer that is not replayed need not be kept; one with too many headers would not be the same.
     let replayed = matches!(ended, Ended::Completed | Ended::FailedFinal);
-    if !replayed || headers.is_none() || is_stream(&parts) {
-        let response = Response::from_parts(parts, EdgeBody::untouched(body));
-        return (response, Execution { ended, outcome });
+    let whole = replayed && headers.is_some() && !is_stream(&parts);
+    let headers = headers.unwrap_or_default();
+    let mut outcome = Outcome { code: parts.status.as_u16(), headers, body: Kept::NotKept };
+    let mut given = Box::new(Ok(Response::from_parts(parts, EdgeBody::untouched(body))));
+    async move {
+        if whole && let Ok(response) = &mut *given {
+            let body = response.body_mut();
+            match body.fill(rule.response_bytes_max, Some(rule.response_time_max)).await {
+                Extent::Whole => outcome.body = Kept::Kept(body.data().clone()),
+                // Trailers have no place in an outcome, and without them (gRPC's status) the body alone would lie.
+                Extent::Bound | Extent::Trailers => {}
+                // The service broke off in the middle of its answer, like a call that broke.
+                Extent::Error => ended = claim.known().map_or(Ended::Unknown, Known::ended),
+            }
+        }
+        (Execution { ended, outcome }, given)
     }
-    let (extent, body) = read(body, rule.response_bytes_max, Some(rule.response_time_max)).await;
-    match extent {
-        Extent::Whole => outcome.body = Kept::Kept(body.data().clone()),
-        // Trailers have no place in an outcome, and without them (gRPC's status) the body alone would lie.
-        Extent::Bound | Extent::Trailers => {}
-        // The service broke off in the middle of its answer, like a call that broke.
-        Extent::Error => ended = claim.known().map_or(Ended::Unknown, Known::ended),
-    }
-    (Response::from_parts(parts, body), Execution { ended, outcome })
 }
 
 /// A response that is read as it comes, for as long as it comes.

@@ -1,6 +1,7 @@
 //! Identity: scope + operation + key.
 
 use std::fmt;
+use std::hash::Hasher;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -161,6 +162,22 @@ impl fmt::Debug for IntentId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "IntentId({})", hex(&self.0[..6]))
     }
+}
+
+/// An [`IntentId`] is a digest: its first bytes are as good a hash as any.
+#[derive(Default)]
+pub(crate) struct FirstBytes(u64);
+
+impl Hasher for FirstBytes {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(first) = bytes.first_chunk::<8>() {
+            self.0 = u64::from_le_bytes(*first);
+        }
+    }
+    fn write_usize(&mut self, _len: usize) {}
 }
 
 /// The text is not 64 hex digits.

@@ -1,5 +1,8 @@
 //! What execution ended in, and its stored form.
 
+use std::ops::Deref;
+use std::sync::Arc;
+
 use bytes::{BufMut, Bytes, BytesMut};
 
 /// Most bytes the stored form of an outcome may have. A store refuses more; the guard then keeps a tombstone.
@@ -55,9 +58,53 @@ pub struct Outcome {
     /// HTTP status, or a code of the application's own.
     pub code: u16,
     /// Headers in order; values may be any bytes.
-    pub headers: Vec<(String, Bytes)>,
+    pub headers: Headers,
     /// The body.
     pub body: Body,
+}
+
+/// The headers of an [`Outcome`]. Cheap to clone, because an outcome goes to the store, to the caller and to every
+/// later one.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Headers(Option<Arc<Vec<(String, Bytes)>>>);
+
+impl Headers {
+    /// None.
+    pub const NONE: Self = Self(None);
+
+    /// Adds one.
+    pub fn push(&mut self, name: impl Into<String>, value: impl Into<Bytes>) {
+        Arc::make_mut(self.0.get_or_insert_default()).push((name.into(), value.into()));
+    }
+}
+
+impl Deref for Headers {
+    type Target = [(String, Bytes)];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_ref().map_or(&[], |headers| headers.as_slice())
+    }
+}
+
+impl From<Vec<(String, Bytes)>> for Headers {
+    fn from(headers: Vec<(String, Bytes)>) -> Self {
+        Self((!headers.is_empty()).then(|| Arc::new(headers)))
+    }
+}
+
+impl FromIterator<(String, Bytes)> for Headers {
+    fn from_iter<I: IntoIterator<Item = (String, Bytes)>>(headers: I) -> Self {
+        Vec::from_iter(headers).into()
+    }
+}
+
+impl<'a> IntoIterator for &'a Headers {
+    type Item = &'a (String, Bytes);
+    type IntoIter = std::slice::Iter<'a, (String, Bytes)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
 }
 
 /// A stored outcome that cannot be read: written by a newer version, or damaged.
@@ -80,12 +127,12 @@ pub(crate) const SEALED_BYTES_EXTRA: usize = 256;
 impl Outcome {
     /// An outcome with a body and no headers.
     pub fn new(code: u16, body: impl Into<Bytes>) -> Self {
-        Self { code, headers: Vec::new(), body: Body::Kept(body.into()) }
+        Self { code, headers: Headers::NONE, body: Body::Kept(body.into()) }
     }
 
     /// Adds a header.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
-        self.headers.push((name.into(), value.into()));
+        self.headers.push(name, value);
         self
     }
 
@@ -123,12 +170,12 @@ impl Outcome {
             return self;
         }
         let tombstone = self.tombstone();
-        if tombstone.fits() { tombstone } else { Self { headers: Vec::new(), ..tombstone } }
+        if tombstone.fits() { tombstone } else { Self { headers: Headers::NONE, ..tombstone } }
     }
 
     /// Done, and nothing more is known.
     pub(crate) fn unknown() -> Self {
-        Self { code: 0, headers: Vec::new(), body: Body::NotKept }
+        Self { code: 0, headers: Headers::NONE, body: Body::NotKept }
     }
 
     /// Whether a store may take it: within [`OUTCOME_BYTES_MAX`] and [`OUTCOME_HEADERS_MAX`].
@@ -192,7 +239,7 @@ impl Outcome {
             let len = number(&take(4)?);
             headers.push((name, take(len)?));
         }
-        Ok(Self { code, headers, body: body(stored) })
+        Ok(Self { code, headers: headers.into(), body: body(stored) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Uncertain intents, looked up without waiting for a caller.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -217,21 +218,21 @@ impl<S: Store> Watched<S> {
         let mut states = vec![State::Uncertain];
         // A protected effect whose owner is gone is no doubt to a caller, who runs it again; without a caller it
         // can still be found out about.
-        if self.operation.policy.effect.may_rerun() && self.operation.lookup.is_some() {
+        if self.operation.of.policy.effect.may_rerun() && self.operation.of.lookup.is_some() {
             states.push(State::InProgress);
         }
         let filter = Filter {
             states,
-            operation: Some(self.operation.operation.as_str().to_owned()),
+            operation: Some(self.operation.of.operation.as_str().to_owned()),
             after: self.after.clone(),
             limit,
             ..Filter::default()
         };
-        let listed = self.operation.ask(Phase::Read, self.operation.guard().store().list(filter)).await;
+        let listed = self.operation.ask(Phase::Read, pin!(self.operation.guard().store().list(filter))).await;
         listed
             .inspect_err(|error| {
                 report.store_failures += 1;
-                let operation = self.operation.operation.as_str();
+                let operation = self.operation.of.operation.as_str();
                 tracing::warn!(operation, %error, "uncertain intents could not be listed");
             })
             .ok()
@@ -254,7 +255,7 @@ impl<S: Store> Watched<S> {
             if !open || self.operation.is_worked_on(&id) {
                 continue;
             }
-            if self.operation.lookup.is_none() {
+            if self.operation.of.lookup.is_none() {
                 seen.hold(held(&record, now));
             } else if self.operation.settles_in(&record, now).is_some() {
                 seen.settling += 1;
@@ -301,27 +302,27 @@ impl<S: Store> Watched<S> {
     /// process may have been here.
     async fn find_out(&self, listed: &Record, now: StoreTime) -> Asked {
         let store = self.operation.guard().store();
-        let record = match self.operation.ask(Phase::Read, store.get(listed.intent.id())).await {
+        let record = match self.operation.ask(Phase::Read, pin!(store.get(listed.intent.id()))).await {
             Ok(Some(record)) if record.head == listed.head => record,
             Ok(_) => return Asked::Changed,
             Err(_) => return Asked::StoreFailed,
         };
         let span = tracing::info_span!(
             names::SPAN_LOOKUP,
-            idempotency.operation = self.operation.operation.as_str()
+            idempotency.operation = self.operation.of.operation.as_str()
         );
         // The page's clock, not a later one: it can only make the settle delay look longer than it was.
-        let existing = Existing { record, now, other_recipe: false };
+        let existing = Existing { record: record.into(), now, other_recipe: false };
         Asked::Found(self.operation.look_up(existing).instrument(span).await)
     }
 
     fn end_of_pass(&mut self) {
         let pass = std::mem::take(&mut self.pass);
         let oldest_ms = pass.oldest_held.as_ref().map_or(0, |held| held.held_ms);
-        self.operation.metrics.held(pass.held, oldest_ms);
+        self.operation.of.metrics.held(pass.held, oldest_ms);
         if pass.held > self.last_held {
             tracing::warn!(
-                operation = self.operation.operation.as_str(),
+                operation = self.operation.of.operation.as_str(),
                 held = pass.held,
                 oldest_s = oldest_ms / 1_000,
                 "intents are held: nobody knows whether they happened; see `semel ls --state uncertain`"

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::record::{on_claim, on_decide, on_finish};
 use super::{
-    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
-    Renewed, Store, StoreError, Ticket,
+    Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page,
+    Record, Renewed, Store, StoreError, Ticket,
 };
-use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::identity::{Epoch, FirstBytes, IntentId};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::{Answer, Change, Decider, Event, step};
 
@@ -36,29 +36,16 @@ pub struct MemoryStore {
     inner: Arc<Inner>,
 }
 
+/// Records stay where they are when a shard grows, and a replay only counts one user more.
+type Shard = HashMap<IntentId, Arc<Record>, BuildHasherDefault<FirstBytes>>;
+
 struct Inner {
-    shards: Vec<Mutex<HashMap<IntentId, Record, BuildHasherDefault<FirstBytes>>>>,
+    shards: Vec<Mutex<Shard>>,
     epoch: AtomicU64,
     records: AtomicUsize,
     records_max: usize,
     clock: Clock,
     step: Decider,
-}
-
-/// An [`IntentId`] is a digest: its first bytes are as good a hash as any.
-#[derive(Default)]
-struct FirstBytes(u64);
-
-impl Hasher for FirstBytes {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        if let Some(first) = bytes.first_chunk::<8>() {
-            self.0 = u64::from_le_bytes(*first);
-        }
-    }
-    fn write_usize(&mut self, _len: usize) {}
 }
 
 impl MemoryStore {
@@ -100,10 +87,7 @@ impl MemoryStore {
         self
     }
 
-    fn shard(
-        &self,
-        id: &IntentId,
-    ) -> MutexGuard<'_, HashMap<IntentId, Record, BuildHasherDefault<FirstBytes>>> {
+    fn shard(&self, id: &IntentId) -> MutexGuard<'_, Shard> {
         // The hash takes the first bytes, the shard the last: else each shard's table would use few buckets.
         let shard = usize::from(id.as_bytes()[31]) % SHARDS;
         // A panic in here can only come from an allocation; the map is whole between two operations.
@@ -134,7 +118,7 @@ impl MemoryStore {
         }
         let entry = shard.entry(id);
         let before = match &entry {
-            Entry::Occupied(entry) => Some(entry.get()),
+            Entry::Occupied(entry) => Some(&**entry.get()),
             Entry::Vacant(_) => None,
         };
         let absent = before.is_none();
@@ -151,16 +135,19 @@ impl MemoryStore {
                 if absent {
                     self.inner.records.fetch_add(1, Ordering::Relaxed);
                 }
-                return Ok(Claimed::Run(entry.insert_entry(record).get().ticket(step.other_recipe)));
+                return Ok(Claimed::Run(
+                    entry.insert_entry(Arc::new(record)).get().ticket(step.other_recipe),
+                ));
             }
             (None, Entry::Occupied(entry)) => entry.into_mut(),
             (None, Entry::Vacant(_)) => return Ok(Claimed::Mismatch),
         };
+        let existing = || Existing { record: Arc::clone(record), now, other_recipe: step.other_recipe };
         Ok(match step.answer {
             Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
-            Answer::InFlight => Claimed::InFlight(record.clone().existing(now, step.other_recipe)),
-            Answer::Replay => Claimed::Replay(record.clone().existing(now, step.other_recipe)),
-            Answer::Unknown => Claimed::Uncertain(record.clone().existing(now, step.other_recipe)),
+            Answer::InFlight => Claimed::InFlight(existing()),
+            Answer::Replay => Claimed::Replay(existing()),
+            Answer::Unknown => Claimed::Uncertain(existing()),
             _ => Claimed::Mismatch,
         })
     }
@@ -171,7 +158,7 @@ impl MemoryStore {
         let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
         match (self.inner.step)(Some(&record.head), &event, self.clock()).change {
             Change::Put(head) => {
-                record.head = head;
+                Arc::make_mut(record).head = head;
                 Renewed::Until(head.lease_until)
             }
             _ => Renewed::Stale,
@@ -182,7 +169,7 @@ impl MemoryStore {
         check_size(finish.outcome.as_ref())?;
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Ok(Finished::Stale) };
-        Ok(match on_finish(self.inner.step, record, ticket, finish, self.clock()).answer {
+        Ok(match on_finish(self.inner.step, Arc::make_mut(record), ticket, finish, self.clock()).answer {
             Answer::Done => Finished::Recorded,
             Answer::Already => Finished::Already,
             _ => Finished::Stale,
@@ -194,7 +181,7 @@ impl MemoryStore {
         let mut shard = self.shard(id);
         let now = self.clock();
         let Some(record) = shard.get_mut(id) else { return Ok(Decided::Stale) };
-        Ok(match on_decide(self.inner.step, record, decide, self.fresh(), now).answer {
+        Ok(match on_decide(self.inner.step, Arc::make_mut(record), decide, self.fresh(), now).answer {
             Answer::Done => Decided::Recorded,
             Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
             _ => Decided::Stale,
@@ -216,7 +203,10 @@ impl MemoryStore {
         let more = found.len() > limit;
         found.truncate(limit);
         let next = found.last().filter(|_| more).map(|(created, id)| format!("{}-{id}", created.0));
-        let records = found.iter().filter_map(|(_, id)| self.shard(id).get(id).cloned()).collect();
+        let records = found
+            .iter()
+            .filter_map(|(_, id)| self.shard(id).get(id).map(|record| Record::clone(record)))
+            .collect();
         Ok(Page { records, next, now })
     }
 
@@ -299,7 +289,7 @@ impl Store for MemoryStore {
         self.finish_now(&ticket, finish)
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        let record = self.shard(&id).get(&id).cloned();
+        let record = self.shard(&id).get(&id).map(|record| Record::clone(record));
         Ok(record.filter(|record| record.state_at(self.clock()).is_some()))
     }
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {

@@ -5,6 +5,7 @@
 //! store passes them all.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
@@ -88,8 +89,8 @@ pub enum Claimed {
 /// The record a claim ran into.
 #[derive(Clone, Debug)]
 pub struct Existing {
-    /// The record.
-    pub record: Record,
+    /// The record. Shared, because it is handed on several times before anybody looks into it.
+    pub record: Arc<Record>,
     /// The store's clock when it was looked at.
     pub now: StoreTime,
     /// Its fingerprint was made with another recipe and could not be compared.

@@ -1,5 +1,7 @@
 //! What is remembered of one intent.
 
+use std::sync::Arc;
+
 use crate::intent::identity::Intent;
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
@@ -80,7 +82,7 @@ impl Record {
 
     /// What a claimant who ran into this record is shown.
     pub fn existing(self, now: StoreTime, other_recipe: bool) -> Existing {
-        Existing { record: self, now, other_recipe }
+        Existing { record: Arc::new(self), now, other_recipe }
     }
 
     /// The ticket of the claim this record holds.

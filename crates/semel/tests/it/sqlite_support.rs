@@ -91,7 +91,7 @@ pub(crate) async fn done(store: &impl Store, key: &str) -> Ticket {
 pub(crate) async fn replayed(store: &impl Store, key: &str) -> String {
     match store.claim(claim(key)).await.unwrap() {
         Claimed::Replay(existing) => {
-            let outcome = existing.record.outcome.unwrap();
+            let outcome = existing.record.outcome.clone().unwrap();
             String::from_utf8(outcome.body_bytes().unwrap().to_vec()).unwrap()
         }
         other => panic!("{other:?}"),

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: speed as ratios against a floor that is measured in the same run.
 
 mod allocations;
+mod layer;
 mod load;
 mod memory;
 mod postgres;
@@ -20,12 +21,16 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
+    bench layer [--only bare|first|replay] [--quick] [--json]\n\
     parts: memory, guard, sqlite, postgres";
 
+const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
 const PARTS: [&str; 4] = ["memory", "guard", "sqlite", "postgres"];
 
 /// What is measured, and how much of it.
 struct Wanted {
+    /// The HTTP layer instead of the stores.
+    layer: bool,
     parts: Vec<String>,
     /// How many records a large table has, where one is wanted.
     records: Option<u64>,
@@ -36,11 +41,14 @@ struct Wanted {
 
 impl Wanted {
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
-        let mut wanted =
-            Self { parts: PARTS.map(str::to_owned).to_vec(), records: None, size: 5, json: false };
-        if args.next().as_deref() != Some("stores") {
-            return None;
-        }
+        let layer = match args.next()?.as_str() {
+            "stores" => false,
+            "layer" => true,
+            _ => return None,
+        };
+        let all: &[&str] = if layer { &LAYER_PARTS } else { &PARTS };
+        let parts = all.iter().map(|part| (*part).to_owned()).collect();
+        let mut wanted = Self { layer, parts, records: None, size: 5, json: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => wanted.json = true,
@@ -50,7 +58,7 @@ impl Wanted {
                 _ => return None,
             }
         }
-        wanted.parts.iter().all(|part| PARTS.contains(&part.as_str())).then_some(wanted)
+        wanted.parts.iter().all(|part| all.contains(&part.as_str())).then_some(wanted)
     }
 }
 
@@ -59,7 +67,8 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    match stores(&wanted) {
+    let measured = if wanted.layer { layer(&wanted) } else { stores(&wanted) };
+    match measured {
         Ok(table) => {
             print!("{}", if wanted.json { table.json() } else { table.text() });
             ExitCode::SUCCESS
@@ -85,6 +94,17 @@ fn stores(wanted: &Wanted) -> Result<Table, Failed> {
             _ => postgres::measure(&runtime, size, wanted.records, &mut table)?,
         }
     }
+    Ok(table)
+}
+
+/// One kind of request alone is for a profiler.
+fn layer(wanted: &Wanted) -> Result<Table, Failed> {
+    let mut table = Table::default();
+    let only = match &wanted.parts[..] {
+        [only] => Some(only.as_str()),
+        _ => None,
+    };
+    layer::measure(wanted.size, only, &mut table)?;
     Ok(table)
 }
 

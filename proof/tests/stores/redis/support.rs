@@ -100,7 +100,7 @@ pub(crate) async fn replayed(store: &impl Store, key: &str) -> String {
 pub(crate) fn body_of(claimed: Result<Claimed, StoreError>) -> String {
     match claimed {
         Ok(Claimed::Replay(existing)) => {
-            let outcome = existing.record.outcome.unwrap();
+            let outcome = existing.record.outcome.clone().unwrap();
             String::from_utf8(outcome.body_bytes().unwrap().to_vec()).unwrap()
         }
         other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::error::BoxError;
 use super::seen::{Seen, Signals};
 use super::transport::never_sent;
-use crate::http::body::{self, EdgeBody, Extent};
+use crate::http::body::{EdgeBody, Extent};
 
 /// Longer than anybody waits, and short enough to be added to any moment.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -76,7 +76,8 @@ where
         return (seen, Got::response(Response::from_parts(head, EdgeBody::untouched(body))));
     }
     let left = deadline.saturating_duration_since(Instant::now());
-    let (extent, body) = body::read(body, answer_bytes_max, Some(left)).await;
+    let mut body = EdgeBody::untouched(body);
+    let extent = body.fill(answer_bytes_max, Some(left)).await;
     match extent {
         Extent::Error => (Seen::Lost, broken(body).await),
         // Not the bound in bytes, then the one in time: the answer stopped half way.

@@ -11,7 +11,7 @@ use http_body_util::Full;
 
 use super::error::InvalidRequest;
 use super::policy::RetryPolicy;
-use crate::http::body::{self, Extent};
+use crate::http::body::{EdgeBody, Extent};
 use crate::http::key;
 use crate::intent::key::Key;
 
@@ -54,10 +54,11 @@ impl Prepared {
         let (mut head, body) = request.into_parts();
         let key = settle_key(&mut head, &policy.key_header)?;
         let bytes_max = policy.body_bytes_max;
-        let body = match body::read(body, bytes_max, None).await {
-            (Extent::Whole, body) => body.data().clone(),
-            (Extent::Bound, _) => return Err(InvalidRequest::BodyTooLarge { bytes_max }),
-            (Extent::Error | Extent::Trailers, _) => return Err(InvalidRequest::BodyUnreadable),
+        let mut body = EdgeBody::untouched(body);
+        let body = match body.fill(bytes_max, None).await {
+            Extent::Whole => body.data().clone(),
+            Extent::Bound => return Err(InvalidRequest::BodyTooLarge { bytes_max }),
+            Extent::Error | Extent::Trailers => return Err(InvalidRequest::BodyUnreadable),
         };
         let first_sent = head.extensions.get().map(|FirstSent(at)| *at);
         // A moment in the future is a clock that was set back: then it is as young as we can know.

@@ -17,6 +17,9 @@
 use super::select::{Cursor, Found, Selection, Step};
 use super::{decimal, string};
 
+/// Room for putting objects in order that is made beforehand, at most.
+const ORDER_BYTES: usize = 4 << 10;
+
 /// Ends a string. No byte of UTF-8 text is FF.
 const STRING_END: u8 = 0xFF;
 
@@ -58,9 +61,9 @@ pub(super) fn canonicalise(
     let mut walk = Walk {
         text,
         at: 0,
-        out: Vec::with_capacity(text.len() + 16),
-        members: Vec::with_capacity(16),
-        sorted: Vec::new(),
+        // Room to put an object in order behind itself, where it is not much.
+        out: Vec::with_capacity(text.len() + text.len().min(ORDER_BYTES) + 16),
+        members: Vec::with_capacity(8),
         selection,
         chosen: false,
     };
@@ -78,8 +81,6 @@ struct Walk<'a> {
     out: Vec<u8>,
     /// Members of the objects that are open, innermost last.
     members: Vec<Member>,
-    /// Where an object is put in order; kept so that it is allocated once.
-    sorted: Vec<u8>,
     selection: &'a Selection,
     chosen: bool,
 }
@@ -212,12 +213,13 @@ impl Walk<'_> {
         if members.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
             return Err(Refusal::DuplicateKey);
         }
-        self.sorted.clear();
+        // Put in order behind itself, then moved to its place.
+        let end = self.out.len();
         for member in members.iter().filter(|member| member.kept) {
-            self.sorted.extend_from_slice(&out[member.start..member.end]);
+            self.out.extend_from_within(member.start..member.end);
         }
-        self.out.truncate(begin);
-        self.out.extend_from_slice(&self.sorted);
+        self.out.copy_within(end.., begin);
+        self.out.truncate(begin + self.out.len() - end);
         Ok(())
     }
 

@@ -36,6 +36,9 @@ pub(super) enum Tag {
     Setting = 24,
 }
 
+/// A tag and a length.
+const HEAD_BYTES: usize = 9;
+
 /// SHA-256 over `tag, length, bytes` of each part.
 ///
 /// Such a list can be read back in one way only, so two different lists are two different inputs. A part that
@@ -56,10 +59,21 @@ impl Frame {
     }
 
     pub(super) fn part(&mut self, tag: Tag, bytes: &[u8]) {
-        let mut head = [tag as u8; 9];
+        let mut head = [tag as u8; HEAD_BYTES];
         head[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
-        self.0.update(head);
-        self.0.update(bytes);
+        // Most parts are short; one update costs less than two.
+        let mut short = [0; 64];
+        match short.get_mut(..HEAD_BYTES + bytes.len()) {
+            Some(part) => {
+                part[..HEAD_BYTES].copy_from_slice(&head);
+                part[HEAD_BYTES..].copy_from_slice(bytes);
+                self.0.update(part);
+            }
+            None => {
+                self.0.update(head);
+                self.0.update(bytes);
+            }
+        }
     }
 
     pub(super) fn finish(self) -> [u8; 32] {

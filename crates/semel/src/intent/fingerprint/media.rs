@@ -1,13 +1,18 @@
 //! Content types: the essence, and the parameters that change how a body is read.
 
+use std::borrow::Cow;
+
 /// The type and subtype in lower case, without parameters.
 ///
 /// Parameters stay out of the digest: another version of an SDK may add `charset=utf-8`, and a multipart
 /// boundary is random. The essence is in it: the same bytes as a form and as text are two requests to the
 /// handler that chooses by it.
-pub(super) fn essence(content_type: &str) -> String {
-    let essence = content_type.split_once(';').map_or(content_type, |(essence, _)| essence);
-    essence.trim().to_ascii_lowercase()
+pub(super) fn essence(content_type: &str) -> Cow<'_, str> {
+    let essence = content_type.split_once(';').map_or(content_type, |(essence, _)| essence).trim();
+    match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(essence.to_ascii_lowercase()),
+        false => Cow::Borrowed(essence),
+    }
 }
 
 /// How a body of that content type is read.

@@ -81,7 +81,7 @@ fn part(bytes: &[u8]) -> Option<Part<'_>> {
         let value = value.trim();
         let unclear = match name.to_ascii_lowercase().as_str() {
             "content-disposition" => disposition.replace(value).is_some(),
-            "content-type" => content_type.replace(media::essence(value)).is_some(),
+            "content-type" => content_type.replace(media::essence(value).into_owned()).is_some(),
             "content-transfer-encoding" => !is_identity(value),
             _ => false,
         };

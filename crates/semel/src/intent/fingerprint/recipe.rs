@@ -111,6 +111,12 @@ pub enum FingerprintError {
 }
 
 impl Recipe {
+    /// Whether any header counts.
+    #[cfg_attr(not(feature = "http"), allow(dead_code))]
+    pub(crate) fn chooses_headers(&self) -> bool {
+        !self.headers.is_empty()
+    }
+
     /// A builder with the defaults.
     pub fn builder() -> RecipeBuilder {
         RecipeBuilder {

@@ -28,6 +28,8 @@ pub struct RequestDigest<'a> {
     recipe: &'a Recipe,
     method: &'a str,
     route: &'a str,
+    /// The first one has a place of its own: mostly there is no other.
+    path_value: Option<(&'a str, &'a str)>,
     path_values: Vec<(&'a str, &'a str)>,
     query: &'a str,
     headers: Vec<(&'a str, &'a [u8])>,
@@ -42,12 +44,16 @@ struct Body<'a> {
 
 impl<'a> RequestDigest<'a> {
     pub(super) fn new(recipe: &'a Recipe, method: &'a str, route: &'a str) -> Self {
-        Self { recipe, method, route, path_values: Vec::new(), query: "", headers: Vec::new(), body: None }
+        let (path_values, headers) = (Vec::new(), Vec::new());
+        Self { recipe, method, route, path_value: None, path_values, query: "", headers, body: None }
     }
 
     /// The value of a variable in the route.
     pub fn path_value(mut self, name: &'a str, value: &'a str) -> Self {
-        self.path_values.push((name, value));
+        match self.path_value {
+            None => self.path_value = Some((name, value)),
+            Some(_) => self.path_values.push((name, value)),
+        }
         self
     }
 
@@ -82,8 +88,13 @@ impl<'a> RequestDigest<'a> {
         frame.part(Tag::Method, self.method.as_bytes());
         frame.part(Tag::Route, self.route.as_bytes());
 
-        self.path_values.sort_by_key(|&(name, _)| name);
-        for (name, value) in &self.path_values {
+        if !self.path_values.is_empty() {
+            // Where it came from: values of one name keep their order.
+            let first = self.path_value.take();
+            self.path_values.splice(..0, first);
+            self.path_values.sort_by_key(|&(name, _)| name);
+        }
+        for (name, value) in self.path_value.iter().chain(&self.path_values) {
             frame.part(Tag::PathName, name.as_bytes());
             frame.part(Tag::PathValue, value.as_bytes());
         }

@@ -1,5 +1,7 @@
 //! A store whose outcomes are protected.
 
+use std::sync::Arc;
+
 use std::fmt;
 
 use super::envelope::Protection;
@@ -75,7 +77,8 @@ impl<S> Protected<S> {
         Ok(match claimed {
             // What cannot be opened is an answer nobody can give. It is not "nothing was found".
             Claimed::Replay(existing) => {
-                Claimed::Replay(Existing { record: self.reveal(existing.record)?, ..existing })
+                let record = self.reveal(Arc::unwrap_or_clone(existing.record))?;
+                Claimed::Replay(Existing { record: record.into(), ..existing })
             }
             Claimed::InFlight(existing) => Claimed::InFlight(self.existing(existing)),
             Claimed::Uncertain(existing) => Claimed::Uncertain(self.existing(existing)),
@@ -84,7 +87,8 @@ impl<S> Protected<S> {
     }
 
     fn existing(&self, existing: Existing) -> Existing {
-        Existing { record: self.show(existing.record), ..existing }
+        let record = self.show(Arc::unwrap_or_clone(existing.record));
+        Existing { record: record.into(), ..existing }
     }
 
     fn found(&self, record: Option<Record>) -> Result<Option<Record>, StoreError> {

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::seal::Ring;
 use super::squeeze;
 use crate::intent::identity::IntentId;
-use crate::intent::outcome::{Body, OUTCOME_BYTES_MAX, Outcome};
+use crate::intent::outcome::{Body, Headers, OUTCOME_BYTES_MAX, Outcome};
 use crate::store::memory::check_size;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -90,7 +90,7 @@ impl Protection {
             }
             (None, None) => return Ok(outcome),
         }
-        Ok(Outcome { code, headers: Vec::new(), body: Body::Sealed(envelope.freeze()) })
+        Ok(Outcome { code, headers: Headers::NONE, body: Body::Sealed(envelope.freeze()) })
     }
 
     /// The outcome as it was, of what is stored under that intent.

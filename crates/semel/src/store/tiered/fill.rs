@@ -24,7 +24,7 @@ pub(super) enum Fill {
     /// Finished just now; the authority has the record.
     Finished(IntentId, Instant),
     /// Replayed by the authority, whose clock was this when it was asked.
-    Replayed(Box<Record>, StoreTime, Instant),
+    Replayed(Arc<Record>, StoreTime, Instant),
 }
 
 impl Fill {
@@ -58,7 +58,7 @@ async fn one<S: Store>(shared: &Shared<S>, fill: Fill) -> CacheFill {
             // The earliest it can be there: what is read now is believed no longer than it should be.
             let Some(now) = shared.clock.at(Instant::now()) else { return CacheFill::Error };
             match shared.authority.get(id).await {
-                Ok(Some(record)) => (Box::new(record), now.earliest),
+                Ok(Some(record)) => (Arc::new(record), now.earliest),
                 Ok(None) => return CacheFill::Dropped,
                 Err(_) => return CacheFill::Error,
             }

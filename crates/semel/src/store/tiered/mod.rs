@@ -144,7 +144,7 @@ impl<S: Store> TieredStore<S> {
             self.shared.clock.tell(existing.now, asked, Instant::now());
         }
         if let Claimed::Replay(existing) = &claimed {
-            self.fill(Fill::Replayed(Box::new(existing.record.clone()), existing.now, asked));
+            self.fill(Fill::Replayed(Arc::clone(&existing.record), existing.now, asked));
         }
         Ok(claimed)
     }

@@ -64,7 +64,11 @@ impl Planted {
             (Some(Bug::HeadersMangledToText), _) => {
                 headers = headers.iter().map(|(name, value)| (name.clone(), text(value))).collect();
             }
-            (Some(Bug::HeadersDeduplicated), _) => headers.dedup_by(|a, b| a.0.eq_ignore_ascii_case(&b.0)),
+            (Some(Bug::HeadersDeduplicated), _) => {
+                let mut left = headers.to_vec();
+                left.dedup_by(|a, b| a.0.eq_ignore_ascii_case(&b.0));
+                headers = left.into();
+            }
             _ => {}
         }
         let outcome = Outcome { code, headers, body };

@@ -1,0 +1,44 @@
+//! Waiting with a bound, for what mostly need not be waited for.
+//!
+//! A timer costs more than a store in memory, or a cache's answer that is there already: the clock is read, the
+//! timer is made and taken back, and the future that may have to hold it is larger at every level it is moved
+//! through. So what is asked for is looked at once, and only then are timers made, on the heap.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+/// The output, if the future is ready when it is first looked at.
+pub(crate) fn at_once<F: Future>(mut future: Pin<&mut F>) -> impl Future<Output = Option<F::Output>> {
+    poll_fn(move |cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+}
+
+/// The output, or `None` when it takes longer than `limit`. What is given is pinned already: an async function that
+/// takes a future holds it twice.
+pub(crate) async fn within<F: Future>(limit: Duration, mut future: Pin<&mut F>) -> Option<F::Output> {
+    if let Some(output) = at_once(future.as_mut()).await {
+        return Some(output);
+    }
+    Box::pin(tokio::time::timeout(limit, future)).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_ready_needs_no_time_and_what_is_not_is_bounded() {
+        let second = Duration::from_secs(1);
+        assert_eq!(within(Duration::ZERO, pin!(async { 7 })).await, Some(7));
+        assert_eq!(within(second * 2, pin!(tokio::time::sleep(second))).await, Some(()));
+        assert_eq!(within(second, pin!(tokio::time::sleep(second * 2))).await, None);
+    }
+}
