@@ -1,73 +1,118 @@
-//! The service: two routes, and the layer that makes the first one happen once.
+//! The routes, and the layer in front of them that answers what was answered before.
 
 use std::time::Duration;
 
-use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
 use axum::http::header::HeaderName;
+use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use bytes::Bytes;
 use semel::http::{ClaimHandle, IdempotencyLayer, Rule};
-use semel::store::sqlite::SqliteStore;
-use semel::{Found, Guard, Outcome, Preset};
-use serde::Deserialize;
+use semel::store::Store;
+use semel::tx::TxError;
+use semel::{Effect, Guard, InFlight, Preset, Scope};
 
 use crate::Failed;
-use crate::bank::{Bank, Charge};
+use crate::api::{Balance, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::books::{Booked, Books};
 
-/// Whose request it is. Checked by whatever authenticates in front of this; keys of two merchants never meet.
-pub(crate) const MERCHANT: HeaderName = HeaderName::from_static("x-merchant-id");
+/// Whose request it is. Checked by whatever authenticates in front of this; keys and payments of two merchants
+/// never meet.
+pub const MERCHANT: HeaderName = HeaderName::from_static("x-merchant-id");
 
-#[derive(Deserialize)]
-struct Order {
-    amount: i64,
-}
+/// How long a second request waits for the first one's transaction before it is told to come back.
+const IN_FLIGHT: Duration = Duration::from_secs(2);
 
-/// `POST /payments` and `GET /payments/{id}`.
-pub(crate) fn app(bank: Bank, guard: Guard<SqliteStore>) -> Result<Router, Failed> {
-    let payment = Rule::on("POST /payments").name("payment.create").preset(Preset::Payment);
+/// The service over its books. The guard's store is the database the books are in: the layer only reads there what
+/// the handlers' transactions committed.
+pub fn app<B: Books, S: Store>(books: B, guard: Guard<S>) -> Result<Router, Failed> {
+    let atomic = |route: &str, name: &str| {
+        Rule::on(route)
+            .name(name)
+            .preset(Preset::Payment)
+            // A cache may answer for what is committed: a commit here is never taken back.
+            .verify(false)
+            .effect(Effect::Atomic)
+            .in_flight(InFlight::Wait(IN_FLIGHT))
+    };
     let layer = IdempotencyLayer::builder(guard)
         .scope_header(MERCHANT)
-        // The bank writes a charge down before it answers or breaks off, so its book may be believed at once.
-        .rule(payment.lookup(look_up(bank.clone()), Duration::ZERO))
+        .rule(atomic("POST /api/v1/payments", "payment.create"))
+        .rule(atomic("POST /api/v1/payments/{id}/refunds", "payment.refund"))
         .build()?;
     Ok(Router::new()
-        .route("/payments", post(pay))
-        .route("/payments/{id}", get(show))
-        .with_state(bank)
+        .route("/api/v1/payments", post(pay::<B>))
+        .route("/api/v1/payments/{id}", get(show::<B>))
+        .route("/api/v1/payments/{id}/refunds", post(refund::<B>))
+        .route("/api/v1/payments/by-key/{key}", get(show_by_key::<B>))
+        .route("/api/v1/accounts/{id}/balance", get(balance::<B>))
+        .with_state(books)
         .layer(layer))
 }
 
-async fn pay(State(bank): State<Bank>, claim: ClaimHandle, Json(order): Json<Order>) -> Response {
-    // The same reference on every attempt, so that the bank can be asked about it later.
-    match bank.charge(claim.child("charge").as_str(), order.amount).await {
-        Ok(charge) => (StatusCode::CREATED, Json(charge)).into_response(),
-        // It may have happened: 502 says so, and the intent is in doubt from here on.
-        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+async fn pay<B: Books>(State(books): State<B>, claim: ClaimHandle, Json(order): Json<Order>) -> Response {
+    answer(&claim, books.pay(&claim, order).await)
+}
+
+async fn refund<B: Books>(
+    State(books): State<B>,
+    Path(payment): Path<String>,
+    claim: ClaimHandle,
+    Json(order): Json<RefundOrder>,
+) -> Response {
+    answer(&claim, books.refund(&claim, &payment, order).await)
+}
+
+/// What was booked now or before; or why not, in the words of the HTTP contract where it is about the key.
+fn answer(claim: &ClaimHandle, booked: Booked) -> Response {
+    let whole = |response: axum::http::Response<Bytes>| response.map(Body::from);
+    match booked {
+        Ok(response) => whole(response),
+        Err(TxError::Work(refused)) => refused.into_response(),
+        Err(error) => match claim.refusal(&error) {
+            Some(refusal) => whole(refusal),
+            None => Refused::Database(format!("{error:?}")).into_response(),
+        },
     }
 }
 
-async fn show(State(bank): State<Bank>, Path(id): Path<i64>) -> Result<Json<Charge>, StatusCode> {
-    let found = bank.get(id).await.map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
-    found.map(Json).ok_or(StatusCode::NOT_FOUND)
+async fn show<B: Books>(
+    State(books): State<B>,
+    merchant: Merchant,
+    Path(id): Path<String>,
+) -> Result<Json<Payment>, Refused> {
+    books.payment(&merchant.0, &id).await?.map(Json).ok_or(Refused::NotFound)
 }
 
-/// What became of a payment nobody knows about: the bank's book says.
-fn look_up(bank: Bank) -> impl semel::guard::Lookup {
-    move |record: semel::store::Record| {
-        let bank = bank.clone();
-        async move {
-            match bank.find(record.intent.child("charge").as_str()).await {
-                Ok(Some(charge)) => match serde_json::to_vec(&charge) {
-                    Ok(body) => {
-                        Found::Applied(Outcome::new(201, body).header("content-type", "application/json"))
-                    }
-                    Err(_) => Found::Unknown,
-                },
-                Ok(None) => Found::NotApplied,
-                Err(_) => Found::Unknown,
-            }
-        }
+async fn show_by_key<B: Books>(
+    State(books): State<B>,
+    merchant: Merchant,
+    Path(key): Path<String>,
+) -> Result<Json<Payment>, Refused> {
+    books.payment_by_key(&merchant.0, &key).await?.map(Json).ok_or(Refused::NotFound)
+}
+
+async fn balance<B: Books>(
+    State(books): State<B>,
+    merchant: Merchant,
+    Path(account): Path<String>,
+) -> Result<Json<Balance>, Refused> {
+    let balance = books.balance(&merchant.0, &account).await?.ok_or(Refused::NotFound)?;
+    Ok(Json(Balance { account, balance, currency: CURRENCY.to_owned() }))
+}
+
+/// Who asks, as the layer names it too.
+struct Merchant(String);
+
+impl<S: Sync> FromRequestParts<S> for Merchant {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refused> {
+        let named = parts.headers.get(MERCHANT).and_then(|value| value.to_str().ok());
+        let scope = named.and_then(|name| Scope::tenant(name).ok());
+        scope.map(|scope| Self(scope.as_str().to_owned())).ok_or(Refused::Invalid("send x-merchant-id"))
     }
 }

@@ -23,6 +23,7 @@ use super::problem::{Code, Problem, RETRY_AFTER};
 use super::respond;
 use super::rule::Rule;
 use super::work::{Given, Work};
+use crate::crash;
 use crate::guard::patience::within;
 use crate::guard::{Answer, GuardError};
 use crate::intent::fingerprint::{Comparison, Fingerprint};
@@ -183,8 +184,10 @@ where
     }
     let contract = work.shared.contract(&work.prepared.rule);
     work.request.extensions_mut().insert(ClaimHandle::unclaimed(intent, fingerprint, contract));
-    let called = work.inner.call(work.request);
-    Ok(called.await?.map(EdgeBody::untouched))
+    let answered = work.inner.call(work.request).await?;
+    // Whatever the handler has committed is committed.
+    crash::point(crash::BEFORE_ANSWER);
+    Ok(answered.map(EdgeBody::untouched))
 }
 
 async fn started_and_passed(started: oneshot::Receiver<()>, after: Duration) {
@@ -247,7 +250,13 @@ impl<S: Store> Shared<S> {
         intent: &Intent,
         fingerprint: &Fingerprint,
     ) -> Option<Response<EdgeBody<R>>> {
-        let record = match in_time(self.guard.store().get(intent.id())).await {
+        let (store, id) = (self.guard.store(), intent.id());
+        let found = if prepared.rule.policy.verify {
+            in_time(store.get(id)).await
+        } else {
+            in_time(store.look(id)).await
+        };
+        let record = match found {
             Ok(record) => record?,
             Err(_) if prepared.rule.policy.store_down == StoreDown::Open => return None,
             Err(error) => return Some(self.refuse(&Problem::from(&GuardError::StoreUnavailable(error)))),

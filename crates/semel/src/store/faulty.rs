@@ -140,6 +140,9 @@ impl<S: Store> Store for Faulty<S> {
     async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
         self.play(Call::Claim, self.store.claim_verified(claim)).await
     }
+    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.play(Call::Get, self.store.look(id)).await
+    }
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
         self.play(Call::Get, self.store.lineage()).await
     }

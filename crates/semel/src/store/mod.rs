@@ -298,6 +298,12 @@ pub trait Store: Send + Sync + 'static {
         self.claim(claim)
     }
 
+    /// As [`get`](Self::get), for whoever would replay what is finished: a cache in front of the authority may
+    /// answer, as it may for [`claim`](Self::claim). Stores without one do the same for both.
+    fn look(&self, id: IntentId) -> impl Future<Output = Result<Option<Record>, StoreError>> + Send {
+        self.get(id)
+    }
+
     /// Which data this is: whatever was remembered elsewhere about another lineage is not about this store.
     /// `None` where the store has no such thing.
     fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {

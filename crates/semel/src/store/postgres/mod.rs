@@ -53,6 +53,7 @@ use super::{
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
+use crate::store;
 
 mod connect;
 mod error;
@@ -230,6 +231,13 @@ impl Store for PostgresStore {
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.check_open()?;
         self.inner.lists.sweep(limit).await.map_err(|trouble| trouble.explain())
+    }
+
+    /// As it is now: after a promotion behind the same name it is another one.
+    async fn lineage(&self) -> Result<Option<store::Lineage>, StoreError> {
+        self.check_open()?;
+        let lineage = self.inner.gets.lineage().await.map_err(|trouble| trouble.not_applied())?;
+        Ok(Some(lineage.digest()))
     }
 }
 

@@ -5,6 +5,7 @@ use tokio_postgres::Client;
 use super::connect::Path;
 use super::error::Trouble;
 use super::schema::one;
+use crate::store;
 
 /// The oldest server our statements are for: `gen_random_uuid` and ranges of `ctid`.
 const VERSION_MIN: u32 = 130_000;
@@ -129,5 +130,12 @@ impl Lineage {
             system: text(&system),
             timeline: text(&timeline).and_then(|hex| u32::from_str_radix(&hex, 16).ok()),
         })
+    }
+
+    /// All of it in one.
+    pub(super) fn digest(&self) -> store::Lineage {
+        let system = self.system.as_deref().unwrap_or_default();
+        let timeline = self.timeline.unwrap_or_default().to_be_bytes();
+        store::Lineage::of(&[self.store.as_bytes(), system.as_bytes(), &timeline])
     }
 }

@@ -10,6 +10,7 @@ use tokio_postgres::types::ToSql;
 use super::connect::{Connections, Session};
 use super::error::Trouble;
 use super::lock::SWEEP_CLASS;
+use super::probe::Lineage;
 use super::row::{column, full_record, outcome_len, time};
 use super::statement::{FLOOR, LIST, LIST_OPEN, NOW, RECORD, SWEEP, Sql};
 use crate::intent::identity::IntentId;
@@ -96,6 +97,15 @@ impl Reader {
         let Some(row) = rows.first() else { return Ok(None) };
         let now = time(row, "now")?;
         Ok(Some(full_record(row)?).filter(|record| record.state_at(now).is_some()))
+    }
+
+    pub(super) async fn lineage(&self) -> Result<Lineage, Trouble> {
+        let session = self.session().await?;
+        let asked = Lineage::ask(&session.client).await;
+        if asked.as_ref().is_err_and(Trouble::loses_connection) {
+            self.put_away(&session).await;
+        }
+        asked
     }
 
     /// A page, a window at a time.

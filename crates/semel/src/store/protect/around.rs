@@ -90,6 +90,15 @@ impl<S> Protected<S> {
         let record = self.show(Arc::unwrap_or_clone(existing.record));
         Existing { record: record.into(), ..existing }
     }
+
+    fn found(&self, record: Option<Record>) -> Result<Option<Record>, StoreError> {
+        match record {
+            Some(record) if matches!(record.head.state, State::Completed | State::FailedFinal) => {
+                self.reveal(record).map(Some)
+            }
+            record => Ok(record.map(|record| self.show(record))),
+        }
+    }
 }
 
 impl<S: Store> Store for Protected<S> {
@@ -123,12 +132,11 @@ impl<S: Store> Store for Protected<S> {
     }
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        match self.store.get(id).await? {
-            Some(record) if matches!(record.head.state, State::Completed | State::FailedFinal) => {
-                self.reveal(record).map(Some)
-            }
-            record => Ok(record.map(|record| self.show(record))),
-        }
+        self.found(self.store.get(id).await?)
+    }
+
+    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.found(self.store.look(id).await?)
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {

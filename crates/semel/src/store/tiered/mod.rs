@@ -197,9 +197,9 @@ impl<S> Shared<S> {
         self.bounded(self.fill_max, self.cache.fill(name, entry, ms)).await
     }
 
-    /// What the cache knows of a claim, if it may be believed.
-    async fn look(&self, claim: &Claim) -> (CacheLook, Option<Claimed>) {
-        let name = entry::name(self.lineage(), &claim.intent.id());
+    /// What the cache knows of an intent, if it may be believed; with the authority's time.
+    async fn cached(&self, id: &IntentId) -> (CacheLook, Option<(Box<Record>, StoreTime)>) {
+        let name = entry::name(self.lineage(), id);
         let found = match self.bounded(self.look_max, self.cache.get(&name)).await {
             Ok(Some(found)) => found,
             Ok(None) => return (CacheLook::Miss, None),
@@ -217,13 +217,20 @@ impl<S> Shared<S> {
         if expired || believed_until <= now.latest {
             return (CacheLook::Old, None);
         }
+        let now = now.earliest.max(record.changed_at);
+        (CacheLook::Hit, Some((record, now)))
+    }
+
+    /// What the cache knows of a claim.
+    async fn look(&self, claim: &Claim) -> (CacheLook, Option<Claimed>) {
+        let (look, found) = self.cached(&claim.intent.id()).await;
+        let Some((record, now)) = found else { return (look, None) };
         let other_recipe = match claim.fingerprint.compare(&record.head.fingerprint) {
             Comparison::Same => false,
             Comparison::OtherRecipe => true,
             Comparison::Different => return (CacheLook::OtherRequest, None),
         };
-        let now = now.earliest.max(record.changed_at);
-        (CacheLook::Hit, Some(Claimed::Replay(record.existing(now, other_recipe))))
+        (look, Some(Claimed::Replay(record.existing(now, other_recipe))))
     }
 
     /// Nobody is given what the cache has of this intent up to that epoch.
@@ -287,6 +294,22 @@ impl<S: Store> Store for TieredStore<S> {
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         self.shared.authority.get(id).await
+    }
+
+    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.keep_up();
+        let (look, found) = self.shared.cached(&id).await;
+        self.shared.metrics.look(look);
+        if let Some((record, _)) = found {
+            return Ok(Some(*record));
+        }
+        let asked = Instant::now();
+        let now = self.shared.clock.at(asked);
+        let record = self.shared.authority.get(id).await?;
+        if let (Some(record), Some(now)) = (record.as_ref().filter(|record| entry::is_kept(record)), now) {
+            self.fill(Fill::Replayed(Box::new(record.clone()), now.earliest, asked));
+        }
+        Ok(record)
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {

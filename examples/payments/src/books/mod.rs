@@ -1,0 +1,54 @@
+//! The books: payments, refunds and the ledger, in the same database as the answers.
+
+use axum::http::Response;
+use bytes::Bytes;
+use semel::http::ClaimHandle;
+use semel::tx::TxError;
+
+use crate::api::{Order, Payment, RefundOrder, Refused};
+
+mod postgres;
+mod sqlite;
+
+pub use postgres::PostgresBooks;
+pub use sqlite::SqliteBooks;
+
+/// The answer, booked now or before; or why there is none.
+pub type Booked = Result<Response<Bytes>, TxError<Refused>>;
+
+/// What the service needs of a database. Cheap to clone.
+///
+/// `pay` and `refund` are one transaction each: when they return an answer, it is committed.
+pub trait Books: Clone + Send + Sync + 'static {
+    /// Books a payment.
+    fn pay(&self, claim: &ClaimHandle, order: Order) -> impl Future<Output = Booked> + Send;
+
+    /// Books a refund, of at most what is left of the payment.
+    fn refund(
+        &self,
+        claim: &ClaimHandle,
+        payment: &str,
+        order: RefundOrder,
+    ) -> impl Future<Output = Booked> + Send;
+
+    /// A merchant's payment.
+    fn payment(
+        &self,
+        merchant: &str,
+        id: &str,
+    ) -> impl Future<Output = Result<Option<Payment>, Refused>> + Send;
+
+    /// A merchant's latest payment under a key.
+    fn payment_by_key(
+        &self,
+        merchant: &str,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<Payment>, Refused>> + Send;
+
+    /// What an account of a merchant has, if there is one.
+    fn balance(
+        &self,
+        merchant: &str,
+        account: &str,
+    ) -> impl Future<Output = Result<Option<i64>, Refused>> + Send;
+}

@@ -1,0 +1,148 @@
+//! On PostgreSQL, over a pool of `sqlx`.
+
+use semel::http::ClaimHandle;
+use semel::tx::TxError;
+use semel::tx::driver::Dialect;
+use semel::tx::ledger::{self, AccountId, LedgerError};
+use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{PgConnection, Row};
+
+use super::{Booked, Books};
+use crate::Failed;
+use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
+
+const TABLES: &str = include_str!("postgres.sql");
+const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND id = $2";
+const BY_KEY: &str =
+    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2
+                      ORDER BY id DESC LIMIT 1";
+
+/// The books in a PostgreSQL database.
+#[derive(Clone, Debug)]
+pub struct PostgresBooks(PgPool);
+
+impl PostgresBooks {
+    /// The books in this database; their tables are made if they are not there.
+    pub async fn open(pool: PgPool) -> Result<Self, Failed> {
+        let mut tx = pool.begin().await?;
+        // Two services that start at once would both make them.
+        sqlx::query("SELECT pg_advisory_xact_lock(7075)").execute(&mut *tx).await?;
+        sqlx::raw_sql(ledger::schema(Dialect::Postgres)).execute(&mut *tx).await?;
+        sqlx::raw_sql(TABLES).execute(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(Self(pool))
+    }
+
+    async fn begin(&self) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, TxError<Refused>> {
+        self.0.begin().await.map_err(|error| TxError::Work(error.into()))
+    }
+}
+
+impl Books for PostgresBooks {
+    async fn pay(&self, claim: &ClaimHandle, order: Order) -> Booked {
+        let intent = claim.intent();
+        let merchant = intent.scope().as_str();
+        let mut tx = self.begin().await?;
+        let answer = claim
+            .once_tx(&mut tx, async |tx| {
+                let payment = order.payment(intent)?;
+                let insert =
+                    "INSERT INTO payment (id, merchant, key, customer, amount) VALUES ($1, $2, $3, $4, $5)";
+                sqlx::query(insert)
+                    .bind(&payment.id)
+                    .bind(merchant)
+                    .bind(&payment.key)
+                    .bind(&payment.customer)
+                    .bind(payment.amount)
+                    .execute(&mut *tx)
+                    .await?;
+                for account in api::accounts(merchant, &payment.customer)? {
+                    ledger::open(tx, &account).await?;
+                }
+                ledger::post(tx, &api::posting(intent, &payment.customer, payment.amount)?).await?;
+                api::created(&payment)
+            })
+            .await?;
+        committed(tx).await?;
+        Ok(answer)
+    }
+
+    async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
+        let intent = claim.intent();
+        let mut tx = self.begin().await?;
+        let answer = claim
+            .once_tx(&mut tx, async |tx| {
+                let refund = order.refund(payment)?;
+                // The row's lock lets refunds of one payment in one by one, so no two share what is left.
+                let take = "UPDATE payment SET refunded = refunded + $1
+                            WHERE id = $2 AND merchant = $3 AND refunded + $1 <= amount RETURNING customer";
+                let taken = sqlx::query_scalar::<_, String>(take)
+                    .bind(refund.amount)
+                    .bind(payment)
+                    .bind(intent.scope().as_str())
+                    .fetch_optional(&mut *tx)
+                    .await?;
+                let Some(customer) = taken else {
+                    return Err(match find(tx, BY_ID, intent.scope().as_str(), payment).await? {
+                        Some(_) => Refused::TooMuch,
+                        None => Refused::NotFound,
+                    });
+                };
+                sqlx::query("INSERT INTO refund (id, payment, amount) VALUES ($1, $2, $3)")
+                    .bind(&refund.id)
+                    .bind(payment)
+                    .bind(refund.amount)
+                    .execute(&mut *tx)
+                    .await?;
+                ledger::post(tx, &api::posting(intent, &customer, -refund.amount)?).await?;
+                api::created(&refund)
+            })
+            .await?;
+        committed(tx).await?;
+        Ok(answer)
+    }
+
+    async fn payment(&self, merchant: &str, id: &str) -> Result<Option<Payment>, Refused> {
+        find(&mut *self.0.acquire().await?, BY_ID, merchant, id).await
+    }
+
+    async fn payment_by_key(&self, merchant: &str, key: &str) -> Result<Option<Payment>, Refused> {
+        find(&mut *self.0.acquire().await?, BY_KEY, merchant, key).await
+    }
+
+    async fn balance(&self, merchant: &str, account: &str) -> Result<Option<i64>, Refused> {
+        let account = AccountId::new(&api::account(merchant, account))?;
+        let mut tx = self.0.begin().await?;
+        match ledger::balance(&mut tx, &account).await {
+            Ok(balance) => Ok(Some(balance)),
+            Err(LedgerError::NoAccount(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A commit whose answer is lost may have happened. The retry will find out: it is replayed, or it runs.
+async fn committed(tx: sqlx::Transaction<'_, sqlx::Postgres>) -> Result<(), TxError<Refused>> {
+    tx.commit().await.map_err(|error| TxError::Work(error.into()))
+}
+
+async fn find(
+    connection: &mut PgConnection,
+    select: &'static str,
+    merchant: &str,
+    value: &str,
+) -> Result<Option<Payment>, Refused> {
+    let row = sqlx::query(select).bind(merchant).bind(value).fetch_optional(connection).await?;
+    row.map(|row| read(&row)).transpose()
+}
+
+fn read(row: &PgRow) -> Result<Payment, Refused> {
+    Ok(Payment {
+        id: row.try_get("id")?,
+        key: row.try_get("key")?,
+        customer: row.try_get("customer")?,
+        amount: row.try_get("amount")?,
+        refunded: row.try_get("refunded")?,
+        currency: CURRENCY.to_owned(),
+    })
+}

@@ -1,0 +1,18 @@
+-- The service's own tables; money moves in the ledger's.
+CREATE TABLE IF NOT EXISTS payment (
+    id       text   PRIMARY KEY,
+    merchant text   NOT NULL,
+    -- What the client called it. Not unique: after retention a key may be used for a new payment.
+    key      text   NOT NULL,
+    customer text   NOT NULL,
+    amount   bigint NOT NULL CHECK (amount > 0),
+    refunded bigint NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND amount)
+);
+
+CREATE INDEX IF NOT EXISTS payment_key ON payment (merchant, key, id);
+
+CREATE TABLE IF NOT EXISTS refund (
+    id      text   PRIMARY KEY,
+    payment text   NOT NULL REFERENCES payment (id),
+    amount  bigint NOT NULL CHECK (amount > 0)
+);

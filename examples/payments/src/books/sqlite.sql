@@ -1,0 +1,18 @@
+-- The service's own tables; money moves in the ledger's.
+CREATE TABLE IF NOT EXISTS payment (
+    id       TEXT   PRIMARY KEY NOT NULL,
+    merchant TEXT   NOT NULL,
+    -- What the client called it. Not unique: after retention a key may be used for a new payment.
+    key      TEXT   NOT NULL,
+    customer TEXT   NOT NULL,
+    amount   INTEGER NOT NULL CHECK (amount > 0),
+    refunded INTEGER NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND amount)
+) STRICT;
+
+CREATE INDEX IF NOT EXISTS payment_key ON payment (merchant, key, id);
+
+CREATE TABLE IF NOT EXISTS refund (
+    id      TEXT   PRIMARY KEY NOT NULL,
+    payment TEXT   NOT NULL REFERENCES payment (id),
+    amount  INTEGER NOT NULL CHECK (amount > 0)
+) STRICT;

@@ -1,0 +1,28 @@
+//! The reference service: payments that are booked once, however often they are asked for.
+//!
+//! ```text
+//!  POST /api/v1/payments ──▶ layer: answered before? ──yes──▶ the same answer
+//!                              │ no
+//!                              ▼
+//!                           handler: begin ─▶ once_tx { payment, ledger postings, answer } ─▶ commit
+//! ```
+//!
+//! One commit decides about the payment, its postings and the answer that every retry gets. A crash before it
+//! leaves nothing, a crash after it is replayed; there is no moment in between.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`api`] | what goes over the wire, and what is refused |
+//! | [`app`](mod@app) | the routes, and the layer in front of them |
+//! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
+//! | [`place`] | opens books and store by their URLs |
+//! | [`check`](mod@check) | what `cargo run -p payments` shows |
+
+pub mod api;
+pub mod app;
+pub mod books;
+pub mod check;
+pub mod place;
+
+/// Whatever keeps the service from running.
+pub type Failed = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,121 @@
+//! Where the service keeps its books, and what they say to somebody who knows nothing of the service.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rusqlite::{Connection, OpenFlags};
+use sqlx::{Connection as _, PgConnection};
+use tempfile::TempDir;
+use testkit::services::{Lease, Service, require};
+
+pub(crate) enum Database {
+    Sqlite(TempDir),
+    Postgres { server: Lease, schema: String },
+}
+
+impl Database {
+    /// Both; without PostgreSQL where the run goes without it.
+    pub(crate) fn all() -> Vec<Self> {
+        [Some(Self::sqlite()), Self::postgres()].into_iter().flatten().collect()
+    }
+
+    pub(crate) fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn postgres() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let server = require(Service::Postgres)?;
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let schema = format!("payments_{}_{n}_{}", std::process::id(), fastrand::u32(..));
+        let database = Self::Postgres { server, schema };
+        database.run("CREATE SCHEMA {}");
+        Some(database)
+    }
+
+    /// What the service is told.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Sqlite(directory) => format!("sqlite:{}", directory.path().join("payments.db").display()),
+            Self::Postgres { server, schema } => format!("{}?schema={schema}", server.url()),
+        }
+    }
+
+    /// The one number a query gives.
+    pub(crate) fn number(&self, query: &str) -> i64 {
+        match self {
+            Self::Sqlite(directory) => {
+                let path = directory.path().join("payments.db");
+                let judge = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+                judge.query_row(query, [], |row| row.get(0)).unwrap()
+            }
+            Self::Postgres { server, schema } => on_runtime(async {
+                let mut judge = connect(server, schema).await;
+                sqlx::query_scalar(sqlx::AssertSqlSafe(query)).fetch_one(&mut judge).await.unwrap()
+            }),
+        }
+    }
+
+    /// Runs a statement on the server; `{}` is the schema.
+    pub(crate) fn run(&self, statement: &str) {
+        let Self::Postgres { server, schema } = self else { panic!("only for PostgreSQL") };
+        let statement = statement.replace("{}", schema);
+        on_runtime(async {
+            let mut connection = PgConnection::connect(server.url()).await.unwrap();
+            sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+        });
+    }
+
+    pub(crate) fn payments(&self, key: &str) -> i64 {
+        self.number(&format!("SELECT count(*) FROM payment WHERE merchant = 'acme' AND key = '{key}'"))
+    }
+
+    /// So many payments and refunds there are; and whatever the numbers are, the books are right.
+    pub(crate) fn judge(&self, payments: i64, refunds: i64) {
+        let number = |query: &str| self.number(query);
+        assert_eq!(number("SELECT count(*) FROM payment"), payments);
+        assert_eq!(number("SELECT count(*) FROM refund"), refunds);
+        assert_eq!(number("SELECT count(*) FROM semel_posting"), payments + refunds, "one posting for each");
+        assert_eq!(
+            number("SELECT count(*) FROM semel_entry"),
+            2 * (payments + refunds),
+            "from one to another"
+        );
+        assert_eq!(
+            number("SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM semel_entry"),
+            0,
+            "sums to zero"
+        );
+        let revenue =
+            "SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM semel_entry WHERE account = 'acme/revenue'";
+        let paid = "SELECT CAST(coalesce(sum(amount - refunded), 0) AS bigint) FROM payment";
+        assert_eq!(number(revenue), number(paid), "the balance is what was paid");
+        let refunded = "SELECT CAST(coalesce(sum(refunded), 0) AS bigint) FROM payment";
+        let given_back = "SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM refund";
+        assert_eq!(number(refunded), number(given_back));
+        assert_eq!(
+            number("SELECT count(*) FROM semel_intent WHERE state = 2"),
+            payments + refunds,
+            "one answer each"
+        );
+        assert_eq!(number("SELECT count(*) FROM semel_intent WHERE state <> 2"), 0, "nothing is left open");
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if matches!(self, Self::Postgres { .. }) {
+            self.run("DROP SCHEMA {} CASCADE");
+        }
+    }
+}
+
+async fn connect(server: &Lease, schema: &str) -> PgConnection {
+    let mut connection = PgConnection::connect(server.url()).await.unwrap();
+    let path = sqlx::AssertSqlSafe(format!("SET search_path = {schema}"));
+    sqlx::raw_sql(path).execute(&mut connection).await.unwrap();
+    connection
+}
+
+fn on_runtime<T: Send>(work: impl Future<Output = T> + Send) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
+}

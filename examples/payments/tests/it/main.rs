@@ -1,0 +1,9 @@
+//! The service as a process, killed and asked again, judged by connections of the test's own to its database.
+
+mod cache;
+mod client;
+mod crash;
+mod database;
+mod once;
+mod refunds;
+mod service;

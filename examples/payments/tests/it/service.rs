@@ -1,0 +1,49 @@
+//! The service as a process of its own.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use testkit::child::Child;
+
+use crate::client::{self, Answer};
+use crate::database::Database;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Service {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Service {
+    pub(crate) fn start(database: &Database) -> Self {
+        Self::start_with(database, None, None)
+    }
+
+    pub(crate) fn start_with(database: &Database, cache: Option<&str>, crash_at: Option<&str>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
+        command.args(["--store", &database.url(), "--serve", "127.0.0.1:0"]);
+        if let Some(cache) = cache {
+            command.args(["--cache", cache]);
+        }
+        let mut child = Child::spawn(command, crash_at).unwrap();
+        let line = child.next_line(PATIENCE).unwrap_or_else(|error| {
+            panic!("the service does not start: {error}; {:?}", child.wait(PATIENCE));
+        });
+        let address = line.strip_prefix("listening on ").unwrap().parse().unwrap();
+        Self { child, address }
+    }
+
+    pub(crate) fn pay(&self, key: &str, amount: i64) -> Answer {
+        client::pay(self.address, key, amount).unwrap()
+    }
+
+    pub(crate) fn refund(&self, payment: &str, key: &str, amount: i64) -> Answer {
+        client::refund(self.address, payment, key, amount).unwrap()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        client::get(self.address, path)
+    }
+}
