@@ -181,8 +181,11 @@ impl Session {
     pub(super) async fn close(self) {
         let Self { client, mut task, .. } = self;
         drop(client);
-        if let Some(task) = &mut task.0 {
-            let _ = tokio::time::timeout(FAREWELL, task).await;
+        // Taken out: a task that has ended must not be waited for again.
+        if let Some(mut task) = task.0.take()
+            && tokio::time::timeout(FAREWELL, &mut task).await.is_err()
+        {
+            task.abort();
         }
     }
 
