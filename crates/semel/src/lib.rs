@@ -41,6 +41,7 @@
 //! | [`intent`] | what *once* means: pure code, one function that decides everything |
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
+//! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
