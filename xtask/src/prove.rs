@@ -7,12 +7,22 @@ use clap::{Args, Subcommand};
 /// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// The stores and the guard: memory and SQLite.
-    Stores(BenchArguments),
-    /// A business transaction with and without `once_tx`. Needs PostgreSQL: `cargo xtask services up`.
-    Tx(BenchArguments),
+    /// The stores and the guard: memory, SQLite, and PostgreSQL where it runs.
+    Stores(StoresArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoresArguments {
+    /// Only these parts, separated by commas: memory, guard, sqlite, postgres, tx.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// Also the tail with this many records in a table, such as 10_000_000.
+    #[arg(long, value_name = "N")]
+    records: Option<String>,
+    #[command(flatten)]
+    run: BenchArguments,
 }
 
 #[derive(Debug, Args)]
@@ -40,20 +50,21 @@ pub(crate) struct Chaos {
 }
 
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
-    let (Bench::Stores(arguments) | Bench::Tx(arguments) | Bench::Edge(arguments)) = bench;
+    let arguments = match bench {
+        Bench::Stores(arguments) => &arguments.run,
+        Bench::Edge(arguments) => arguments,
+    };
     let mut args = Vec::new();
     args.extend(arguments.quick.then(|| "--quick".to_owned()));
     args.extend(arguments.json.then(|| "--json".to_owned()));
     // Without crash points: what is measured is what users run.
     let program = |name, feature| ["--bin", name, "--no-default-features", "--features", feature];
     match bench {
-        Bench::Stores(_) => {
+        Bench::Stores(arguments) => {
             args.insert(0, "stores".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.records.iter().flat_map(|n| ["--records".to_owned(), n.clone()]));
             run(&program("bench", "bench"), &args)
-        }
-        Bench::Tx(_) => {
-            args.insert(0, "tx".to_owned());
-            run(&program("bench", "bench,stores"), &args)
         }
         Bench::Edge(_) => {
             cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;

@@ -3,13 +3,10 @@
 mod allocations;
 mod load;
 mod memory;
+mod postgres;
 mod sqlite;
 mod table;
 mod times;
-#[cfg(feature = "stores")]
-mod tx;
-#[cfg(not(feature = "stores"))]
-#[path = "without_tx.rs"]
 mod tx;
 
 use std::path::PathBuf;
@@ -23,26 +20,52 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
+const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
+    parts: memory, guard, sqlite, postgres, tx";
+
+const PARTS: [&str; 5] = ["memory", "guard", "sqlite", "postgres", "tx"];
+
+/// What is measured, and how much of it.
+struct Wanted {
+    parts: Vec<String>,
+    /// How many records a large table has, where one is wanted.
+    records: Option<u64>,
+    /// Scales how long everything takes.
+    size: usize,
+    json: bool,
+}
+
+impl Wanted {
+    fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
+        let mut wanted =
+            Self { parts: PARTS.map(str::to_owned).to_vec(), records: None, size: 5, json: false };
+        if args.next().as_deref() != Some("stores") {
+            return None;
+        }
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--json" => wanted.json = true,
+                "--quick" => wanted.size = 1,
+                "--records" => wanted.records = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--only" => wanted.parts = args.next()?.split(',').map(str::to_owned).collect(),
+                _ => return None,
+            }
+        }
+        wanted.parts.iter().all(|part| PARTS.contains(&part.as_str())).then_some(wanted)
+    }
+}
+
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let json = args.iter().any(|arg| arg == "--json");
-    let quick = args.iter().any(|arg| arg == "--quick");
-    let size = if quick { 1 } else { 5 };
-    let subjects: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with("--")).collect();
-    let known = |arg: &String| ["stores", "tx", "--json", "--quick"].contains(&arg.as_str());
-    let measured = match subjects.as_slice() {
-        ["stores"] if args.iter().all(known) => stores(size),
-        ["tx"] if args.iter().all(known) => transactions(size),
-        _ => {
-            eprintln!("usage: bench stores|tx [--quick] [--json]");
-            return ExitCode::from(2);
-        }
+    let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
     };
+    let mut table = Table::default();
+    let measured = stores(&wanted, &mut table);
+    // What was measured before something failed is shown as well.
+    print!("{}", if wanted.json { table.json() } else { table.text() });
     match measured {
-        Ok(table) => {
-            print!("{}", if json { table.json() } else { table.text() });
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -50,26 +73,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// `size` scales how long everything takes.
-fn stores(size: usize) -> Result<Table, Failed> {
+fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let directory = Directory::new()?;
-    let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    eprintln!("memory …");
-    memory::measure(&runtime, size, &mut table)?;
-    eprintln!("guard …");
-    allocations::measure(size, &mut table)?;
-    eprintln!("sqlite …");
-    sqlite::measure(&runtime, size, &directory.0, &mut table)?;
-    Ok(table)
-}
-
-fn transactions(size: usize) -> Result<Table, Failed> {
-    let mut table = Table::default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    eprintln!("transactions …");
-    tx::measure(&runtime, size, &mut table)?;
-    Ok(table)
+    let size = wanted.size;
+    for part in &wanted.parts {
+        eprintln!("{part} …");
+        match part.as_str() {
+            "memory" => memory::measure(&runtime, size, table)?,
+            "guard" => allocations::measure(size, table)?,
+            "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            "tx" => tx::measure(&runtime, size, table)?,
+            _ => postgres::measure(&runtime, size, wanted.records, table)?,
+        }
+    }
+    Ok(())
 }
 
 /// On the disk of the checkout: a temporary directory may be in memory, where an fsync costs nothing.

@@ -31,15 +31,22 @@ const HELD_LEASE_MS: u64 = 1_000;
 
 /// The statements, so that a test can plant a bug in one.
 #[derive(Clone, Copy)]
-pub(super) struct Statements {
-    pub(super) claim: &'static Sql,
-    pub(super) finish: &'static Sql,
-    pub(super) renew: &'static Sql,
+struct Statements {
+    claim: &'static Sql,
+    finish: &'static Sql,
+    renew: &'static Sql,
 }
 
-impl Default for Statements {
-    fn default() -> Self {
-        Self { claim: &CLAIM, finish: &FINISH, renew: &RENEW }
+impl Statements {
+    fn new(edit: Option<fn(&str) -> String>) -> Self {
+        let edited = |sql: &'static Sql| match edit {
+            None => sql,
+            Some(edit) => {
+                let text = Box::leak(edit(sql.text).into_boxed_str());
+                Box::leak(Box::new(Sql { text, types: sql.types }))
+            }
+        };
+        Self { claim: edited(&CLAIM), finish: edited(&FINISH), renew: edited(&RENEW) }
     }
 }
 
@@ -50,7 +57,8 @@ pub(super) struct Batches {
 }
 
 impl Batches {
-    pub(super) fn new(connections: Arc<Connections>, statements: Statements) -> Self {
+    pub(super) fn new(connections: Arc<Connections>) -> Self {
+        let statements = Statements::new(connections.options.edit);
         Self { connections, statements, operations: Mutex::default() }
     }
 

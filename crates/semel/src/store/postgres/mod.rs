@@ -1,10 +1,46 @@
-//! PostgreSQL.
+//! PostgreSQL: the shared store.
+//!
+//! ```text
+//!  callers ──▶ queue ──▶ lanes: a few connections ──▶ one statement over arrays, one commit ──▶ answers
+//!     │
+//!     └──────▶ readers (get, now; list, sweep): two connections, never behind a batch
+//! ```
+//!
+//! - **Durable before acknowledged**: what decides that (`fsync`, `synchronous_commit`) is asked when the store is
+//!   opened; see [`PostgresStore::settings`].
+//! - **The clock** is the server's `clock_timestamp()`.
+//! - **A lost answer** is [in doubt](super::Fate::InDoubt), and settled by asking again with the same owner.
+//! - **No stranger waits** behind a row or a key that somebody's open transaction holds.
+//! - **A replay writes nothing**, not even a transaction id.
+//!
+//! # The URL
+//!
+//! `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`. Unknown options are refused.
+//!
+//! | option | default | means |
+//! |---|---|---|
+//! | `schema` | the role's `search_path` | where the tables are |
+//! | `lanes` | 4 | connections that carry claims and outcomes, 1 to 64 |
+//! | `connect_timeout` | `5s` | longest wait for a connection |
+//! | `statement_timeout` | `10s` | longest statement |
+//! | `prepared` | found out | `false` behind a pooler in transaction mode; `pgbouncer=true` means the same |
+//! | `sslmode` | `prefer` | `disable`, `prefer`, `require`, `verify-full` (feature `postgres-tls`) |
+//! | `sslrootcert` | the system's | a file of PEM certificates |
+//!
+//! Also the driver's `application_name`, `target_session_attrs`, `tcp_user_timeout`, `keepalives`,
+//! `keepalives_idle`, `keepalives_interval`, `keepalives_retries`, `channel_binding`, `hostaddr` and
+//! `load_balance_hosts`.
+//!
+//! # Looking inside
+//!
+//! `psql -c "SELECT * FROM semel_intents WHERE state = 'uncertain'"`. The tables are described where they are made:
+//! [`SQL`].
 
 use std::fmt;
 use std::sync::Arc;
 
 use self::connect::Connections;
-use self::execute::{Batches, Statements};
+use self::execute::Batches;
 use self::reader::Reader;
 use super::coalesce::Coalescer;
 use super::codes::{MS_MAX, bounded};
@@ -28,6 +64,10 @@ mod reader;
 mod row;
 pub mod schema;
 mod statement;
+#[cfg(feature = "postgres-tls")]
+mod tls;
+#[cfg(not(feature = "postgres-tls"))]
+#[path = "no_tls.rs"]
 mod tls;
 
 pub use options::PostgresOptions;
@@ -77,10 +117,6 @@ impl PostgresStore {
     }
 
     async fn open_with(options: PostgresOptions) -> Result<Self, StoreError> {
-        Self::open_planted(options, Statements::default()).await
-    }
-
-    async fn open_planted(options: PostgresOptions, statements: Statements) -> Result<Self, StoreError> {
         let (bounds, create) = (options.bounds, options.create);
         let connections = Connections::new(options).map_err(|trouble| trouble.not_applied())?;
         let connections = Arc::new(connections);
@@ -99,7 +135,7 @@ impl PostgresStore {
         for warning in &settings.warnings {
             tracing::warn!(target: "semel", "PostgreSQL: {warning}");
         }
-        let batches = Arc::new(Batches::new(Arc::clone(&connections), statements));
+        let batches = Arc::new(Batches::new(Arc::clone(&connections)));
         Ok(Self {
             inner: Arc::new(Inner {
                 settings,

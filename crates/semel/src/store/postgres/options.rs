@@ -52,6 +52,7 @@ pub struct PostgresOptions {
     pub(super) statement_timeout: Duration,
     pub(super) tls: Tls,
     pub(super) root_cert: Option<PathBuf>,
+    pub(super) edit: Option<fn(&str) -> String>,
 }
 
 impl PostgresOptions {
@@ -76,6 +77,7 @@ impl PostgresOptions {
             statement_timeout: Duration::from_secs(10),
             tls: Tls::Prefer,
             root_cert: None,
+            edit: None,
         };
         options.config.application_name("semel");
         let mut rest = String::new();
@@ -173,6 +175,13 @@ impl PostgresOptions {
     /// How long one statement may take before it is given up. Keep leases much longer than this.
     pub fn statement_timeout(mut self, timeout: Duration) -> Self {
         self.statement_timeout = timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
+        self
+    }
+
+    /// Plants a bug in the statements of claims, outcomes and renewals. Tests see whether it is noticed.
+    #[doc(hidden)]
+    pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
+        self.edit = Some(edit);
         self
     }
 

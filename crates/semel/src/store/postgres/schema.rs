@@ -21,12 +21,19 @@ pub(super) enum Standing {
     Ours(u32),
 }
 
+/// Not `to_regclass`: that asks the session's cache, which does not hear of tables made while we waited for
+/// the lock.
+const THERE: &str = "SELECT count(*) FILTER (WHERE relname = 'semel_meta'), \
+        count(*) FILTER (WHERE relname = 'semel_intent') \
+    FROM pg_class WHERE relname IN ('semel_meta', 'semel_intent') AND pg_table_is_visible(oid)";
+
 /// Looks without touching.
 pub(super) async fn standing(client: &Client) -> Result<Standing, Trouble> {
-    let found = one(client, "SELECT to_regclass('semel_meta'), to_regclass('semel_intent')").await?;
-    match (found.first(), found.get(1)) {
-        (None | Some(None), None | Some(None)) => Ok(Standing::New),
-        (None | Some(None), _) => Err(refused(
+    let row = one(client, THERE).await?;
+    let there = |column: usize| row.get(column).and_then(Option::as_deref) != Some("0");
+    match (there(0), there(1)) {
+        (false, false) => Ok(Standing::New),
+        (false, true) => Err(refused(
             "there is a table semel_intent but no semel_meta in the search_path; restore semel's tables from \
              a backup, or name another schema with ?schema=",
         )),

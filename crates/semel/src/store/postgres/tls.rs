@@ -1,32 +1,124 @@
-//! Builds without the feature `postgres-tls`: plain connections.
+//! TLS by rustls, with *ring*.
+//!
+//! `sslmode` means what it means to libpq, except that `verify-ca` is not there: a certificate for another
+//! host's name proves little.
 
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{Trouble, refused};
 use super::options::{PostgresOptions, Tls};
 
-pub(super) struct Connector;
+pub(super) struct Connector(Option<MakeRustlsConnect>);
 
 impl Connector {
     pub(super) fn new(options: &PostgresOptions) -> Result<Self, Trouble> {
-        match options.tls {
-            Tls::Disable | Tls::Prefer => Ok(Self),
-            Tls::Require | Tls::VerifyFull => {
-                Err(refused("this build has no TLS for PostgreSQL; build with the feature `postgres-tls`"))
-            }
-        }
+        let provider = Arc::new(ring::default_provider());
+        let roots = match (&options.tls, &options.root_cert) {
+            (Tls::Disable, _) => return Ok(Self(None)),
+            (_, Some(path)) if path != Path::new("system") => Some(from_file(path)?),
+            (Tls::VerifyFull, _) | (_, Some(_)) => Some(of_the_system()?),
+            (Tls::Prefer | Tls::Require, None) => None,
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| refused(format!("TLS cannot be set up: {error}")))?;
+        let config = match roots {
+            Some(roots) => builder.with_root_certificates(roots).with_no_client_auth(),
+            // As with libpq: whoever asks for encryption alone gets encryption alone.
+            None => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+                .with_no_client_auth(),
+        };
+        Ok(Self(Some(MakeRustlsConnect::new(config))))
     }
 
     pub(super) async fn connect(
         &self,
         config: &Config,
     ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
-        let (client, connection) = config.connect(NoTls).await?;
-        let task = tokio::spawn(async move {
-            // Its end is noticed by the next one to send something.
-            let _ = connection.await;
-        });
-        Ok((client, task))
+        // The end of a connection is noticed by the next one to send something.
+        match &self.0 {
+            Some(connector) => {
+                let (client, connection) = config.connect(connector.clone()).await?;
+                Ok((client, tokio::spawn(async move { drop(connection.await) })))
+            }
+            None => {
+                let (client, connection) = config.connect(NoTls).await?;
+                Ok((client, tokio::spawn(async move { drop(connection.await) })))
+            }
+        }
+    }
+}
+
+fn from_file(path: &Path) -> Result<RootCertStore, Trouble> {
+    let wrong = |what: &dyn std::fmt::Display| {
+        refused(format!("?sslrootcert={}: {what}; name a file of PEM certificates", path.display()))
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
+        let certificate = certificate.map_err(|error| wrong(&error))?;
+        roots.add(certificate).map_err(|error| wrong(&error))?;
+    }
+    if roots.is_empty() { Err(wrong(&"there is no certificate in it")) } else { Ok(roots) }
+}
+
+fn of_the_system() -> Result<RootCertStore, Trouble> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if roots.is_empty() {
+        return Err(refused("this system trusts no certificate authority; name one with ?sslrootcert=FILE"));
+    }
+    Ok(roots)
+}
+
+/// Takes any certificate. The signatures of the handshake are checked all the same.
+#[derive(Debug)]
+struct Unverified(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

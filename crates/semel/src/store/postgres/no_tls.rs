@@ -1,0 +1,32 @@
+//! Builds without the feature `postgres-tls`: plain connections.
+
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::error::{Trouble, refused};
+use super::options::{PostgresOptions, Tls};
+
+pub(super) struct Connector;
+
+impl Connector {
+    pub(super) fn new(options: &PostgresOptions) -> Result<Self, Trouble> {
+        match options.tls {
+            Tls::Disable | Tls::Prefer => Ok(Self),
+            Tls::Require | Tls::VerifyFull => {
+                Err(refused("this build has no TLS for PostgreSQL; build with the feature `postgres-tls`"))
+            }
+        }
+    }
+
+    pub(super) async fn connect(
+        &self,
+        config: &Config,
+    ) -> Result<(Client, JoinHandle<()>), tokio_postgres::Error> {
+        let (client, connection) = config.connect(NoTls).await?;
+        let task = tokio::spawn(async move {
+            // Its end is noticed by the next one to send something.
+            let _ = connection.await;
+        });
+        Ok((client, task))
+    }
+}

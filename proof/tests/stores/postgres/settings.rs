@@ -1,0 +1,106 @@
+//! What a server is set to is asked, not assumed.
+
+use semel::store::postgres::PostgresStore;
+use semel::store::{ErrorKind, Fate, Store};
+
+use super::place::{Place, apart};
+use super::work::*;
+
+/// A role with settings of its own; goes away with this.
+struct Role<'a>(&'a Place);
+
+impl<'a> Role<'a> {
+    fn with(place: &'a Place, settings: &[&str]) -> Self {
+        let name = &place.schema;
+        let mut sql = format!("CREATE ROLE {name} LOGIN; GRANT ALL ON SCHEMA {name} TO {name}");
+        for setting in settings {
+            sql = format!("{sql}; ALTER ROLE {name} SET {setting}");
+        }
+        apart(&place.server, sql);
+        Self(place)
+    }
+
+    fn url(&self) -> String {
+        let (_, rest) = self.0.server.rsplit_once('@').unwrap();
+        format!("postgres://{0}@{rest}?schema={0}", self.0.schema)
+    }
+}
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        let name = &self.0.schema;
+        apart(&self.0.server, format!("DROP OWNED BY {name} CASCADE; DROP ROLE {name}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sound_server_has_no_warnings() {
+    let Some(place) = Place::take() else { return };
+    let store = place.store().await;
+    let settings = store.settings();
+    assert_eq!(settings.warnings, [] as [&str; 0]);
+    assert!(settings.durable && !settings.pooled && !settings.version.is_empty(), "{settings:?}");
+    assert!(store.capabilities().durable && store.capabilities().shared);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_of_the_role_that_would_break_promises_are_overruled() {
+    let Some(place) = Place::take() else { return };
+    let role = Role::with(
+        &place,
+        &[
+            "synchronous_commit = off",
+            "default_transaction_isolation = 'serializable'",
+            "default_transaction_read_only = on",
+        ],
+    );
+    let store = PostgresStore::open(&role.url()).await.unwrap();
+    let settings = store.settings();
+    assert!(settings.warnings[0].contains("synchronous_commit") && settings.durable, "{settings:?}");
+    let ticket = run(&store, "k").await;
+    soon(store.finish(ticket, finish())).await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_user_can_do_everything_and_knows_the_lineage() {
+    let Some(place) = Place::take() else { return };
+    let role = Role::with(&place, &[]);
+    let store = PostgresStore::open(&role.url()).await.unwrap();
+    let ticket = run(&store, "k").await;
+    soon(store.finish(ticket, finish())).await.unwrap();
+    assert_eq!(soon(store.sweep(10)).await.unwrap(), 0);
+    assert_eq!(store.lineage().store.len(), 36);
+    store.close().await;
+}
+
+/// A standby says `pg_is_in_recovery()`; here a function of that name says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_is_unavailable_and_says_so() {
+    let Some(place) = Place::take() else { return };
+    let name = &place.schema;
+    let role = Role::with(&place, &[&format!("search_path = {name}, pg_catalog")]);
+    let sql = "CREATE FUNCTION pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'";
+    place.client().await.batch_execute(sql).await.unwrap();
+    let url = role.url();
+    let url = url.split_once('?').unwrap().0;
+    let error = PostgresStore::open(url).await.unwrap_err();
+    assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
+    assert!(error.to_string().contains("standby"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_not_is_told() {
+    let Some(place) = Place::take() else { return };
+    let owner = place.store().await;
+    run(&owner, "k").await;
+    let role = Role::with(&place, &[]);
+    // It sees the schema, but the tables are the owner's.
+    let opened = PostgresStore::open(&role.url()).await;
+    let error = match opened {
+        Err(error) => error,
+        Ok(store) => soon(store.claim(claim("mine"))).await.unwrap_err(),
+    };
+    assert_eq!((error.kind(), error.fate()), (ErrorKind::Misconfigured, Fate::NotApplied), "{error}");
+    assert!(error.to_string().contains("may not"), "{error}");
+}

@@ -1,0 +1,93 @@
+//! Whoever holds a row in an open transaction holds up nobody but those who want that row.
+
+use semel::intent::state::State;
+use semel::store::{Claimed, ErrorKind, Fate, Finished, Renewed, Store};
+use semel::{Effect, Owner};
+
+use super::place::Place;
+use super::work::*;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() {
+    let Some(place) = Place::take() else { return };
+    let store = place.options().lanes(1).open().await.unwrap();
+    run(&store, "warm").await;
+    let person = place.client().await;
+    let held = intent("held");
+    // As `once` in a user's transaction does it: the lock first, then the row.
+    person.batch_execute("BEGIN").await.unwrap();
+    person.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_key(&held)]).await.unwrap();
+    let insert =
+        "INSERT INTO semel_intent (seq, epoch, lease_until, created_at, changed_at, recipe, operation,
+            attempts, state, effect, id, owner, fingerprint, scope, key)
+        SELECT e, e, 0, 0, 0, $4, 1, 1, 2, 2, $1, $2, $3, 'acme', 'held' FROM nextval('semel_epoch') e";
+    let (id, owner) = (held.id(), Owner::random());
+    let print = fingerprint();
+    person
+        .execute(
+            insert,
+            &[
+                &&id.as_bytes()[..],
+                &&owner.as_bytes()[..],
+                &&print.digest()[..],
+                &print.recipe().as_u64().cast_signed(),
+            ],
+        )
+        .await
+        .unwrap();
+
+    let mut tasks = Vec::new();
+    for n in 0..63 {
+        let store = store.clone();
+        tasks.push(tokio::spawn(async move { run(&store, &format!("stranger-{n}")).await }));
+    }
+    let waiter = soon(store.claim(claim("held"))).await.unwrap();
+    let Claimed::InFlight(existing) = waiter else { panic!("{waiter:?}") };
+    assert_eq!(
+        (existing.record.head.state, existing.record.head.effect),
+        (State::InProgress, Effect::Atomic)
+    );
+    for task in tasks {
+        soon(task).await.unwrap();
+    }
+    person.batch_execute("ROLLBACK").await.unwrap();
+    // Nothing happened in it: the key runs.
+    run(&store, "held").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
+    let Some(place) = Place::take() else { return };
+    let store = place.options().lanes(1).open().await.unwrap();
+    let held = run(&store, "held").await;
+    let others: Vec<_> = {
+        let mut tickets = Vec::new();
+        for n in 0..16 {
+            tickets.push(run(&store, &format!("other-{n}")).await);
+        }
+        tickets
+    };
+    let person = place.client().await;
+    person.batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held' FOR UPDATE").await.unwrap();
+
+    let late_finish = tokio::spawn({
+        let store = store.clone();
+        async move { store.finish(held, finish()).await }
+    });
+    let late_renew = tokio::spawn({
+        let store = store.clone();
+        async move { store.renew(held, 60_000).await }
+    });
+    for ticket in &others {
+        assert!(matches!(soon(store.renew(*ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
+        assert_eq!(soon(store.finish(*ticket, finish())).await.unwrap(), Finished::Recorded);
+    }
+    // The one that wanted the row is told, in bounded time, and knows that nothing happened.
+    for error in [soon(late_finish).await.unwrap().unwrap_err(), soon(late_renew).await.unwrap().unwrap_err()]
+    {
+        assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied), "{error}");
+    }
+    person.batch_execute("COMMIT").await.unwrap();
+    assert!(matches!(soon(store.renew(held, 60_000)).await.unwrap(), Renewed::Until(_)));
+    assert_eq!(soon(store.finish(held, finish())).await.unwrap(), Finished::Recorded);
+}
