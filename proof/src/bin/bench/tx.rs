@@ -25,8 +25,10 @@ const INSERT: &str = "INSERT INTO payment (account, cents) VALUES ($1, $2) RETUR
 const ROUNDS: usize = 5;
 
 pub(crate) fn measure(runtime: &Runtime, size: usize, table: &mut Table) -> Result<(), Failed> {
-    let url = find(Service::Postgres)
-        .ok_or("PostgreSQL is not running: cargo xtask services up --only postgres")?;
+    let Some(url) = find(Service::Postgres) else {
+        eprintln!("left out: PostgreSQL is not running (cargo xtask services up --only postgres)");
+        return Ok(());
+    };
     runtime.block_on(async {
         let client = plain(&url).await?;
         client
