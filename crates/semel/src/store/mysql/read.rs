@@ -14,7 +14,7 @@ use super::session::{Failed, Session};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store::queue::queue_full;
-use crate::store::{Fate, Record, StoreError};
+use crate::store::{ErrorKind, Fate, Record, StoreError};
 
 static RECORD: Template = template!("sql/record.sql");
 static EXPIRED: Template = template!("sql/expired.sql");
@@ -129,6 +129,8 @@ impl Readers {
                     }
                 }
                 Err(_) if done > 0 => break,
+                // The connection may have broken in the commit. Sweeping again does no harm.
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error.in_doubt()),
                 Err(error) => return Err(error),
             }
         }
