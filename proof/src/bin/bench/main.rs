@@ -3,6 +3,7 @@
 mod allocations;
 mod load;
 mod memory;
+mod redis;
 mod sqlite;
 mod table;
 mod times;
@@ -18,20 +19,52 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let json = args.iter().any(|arg| arg == "--json");
-    let quick = args.iter().any(|arg| arg == "--quick");
-    let known = |arg: &String| ["stores", "--json", "--quick"].contains(&arg.as_str());
-    if !args.iter().all(known) || !args.iter().any(|arg| arg == "stores") {
-        eprintln!("usage: bench stores [--quick] [--json]");
-        return ExitCode::from(2);
-    }
-    match stores(if quick { 1 } else { 5 }) {
-        Ok(table) => {
-            print!("{}", if json { table.json() } else { table.text() });
-            ExitCode::SUCCESS
+const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
+    parts: memory, guard, sqlite, redis";
+
+const PARTS: [&str; 4] = ["memory", "guard", "sqlite", "redis"];
+
+/// What is measured, and how much of it.
+struct Wanted {
+    parts: Vec<String>,
+    /// How many records there are, where many are wanted.
+    records: Option<u64>,
+    /// Scales how long everything takes.
+    size: usize,
+    json: bool,
+}
+
+impl Wanted {
+    fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
+        let mut wanted =
+            Self { parts: PARTS.map(str::to_owned).to_vec(), records: None, size: 5, json: false };
+        if args.next().as_deref() != Some("stores") {
+            return None;
         }
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--json" => wanted.json = true,
+                "--quick" => wanted.size = 1,
+                "--records" => wanted.records = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--only" => wanted.parts = args.next()?.split(',').map(str::to_owned).collect(),
+                _ => return None,
+            }
+        }
+        wanted.parts.iter().all(|part| PARTS.contains(&part.as_str())).then_some(wanted)
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let mut table = Table::default();
+    let measured = stores(&wanted, &mut table);
+    // What was measured before something failed is shown as well.
+    print!("{}", if wanted.json { table.json() } else { table.text() });
+    match measured {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -39,18 +72,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// `size` scales how long everything takes.
-fn stores(size: usize) -> Result<Table, Failed> {
+fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let directory = Directory::new()?;
-    let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    eprintln!("memory …");
-    memory::measure(&runtime, size, &mut table)?;
-    eprintln!("guard …");
-    allocations::measure(size, &mut table)?;
-    eprintln!("sqlite …");
-    sqlite::measure(&runtime, size, &directory.0, &mut table)?;
-    Ok(table)
+    let size = wanted.size;
+    for part in &wanted.parts {
+        eprintln!("{part} …");
+        match part.as_str() {
+            "memory" => memory::measure(&runtime, size, table)?,
+            "guard" => allocations::measure(size, table)?,
+            "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            _ => redis::measure(&runtime, size, wanted.records, &directory, table)?,
+        }
+    }
+    Ok(())
 }
 
 /// On the disk of the checkout: a temporary directory may be in memory, where an fsync costs nothing.

@@ -30,7 +30,7 @@ pub(super) struct Link {
 
 enum Kind {
     Plain { connections: Vec<Plain>, turn: AtomicUsize },
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// One node; `None` is the only one.
@@ -41,7 +41,7 @@ impl Link {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
-            true => Kind::Cluster(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?),
+            true => Kind::Cluster(Box::new(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?)),
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {
