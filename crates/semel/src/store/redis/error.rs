@@ -15,6 +15,17 @@ pub(super) enum Failed {
 }
 
 impl Failed {
+    /// The driver of a cluster follows redirects; one that comes through was one too many, and says that nothing was
+    /// done there.
+    pub(super) fn by_cluster(error: RedisError) -> Self {
+        use ServerErrorKind::{Ask, Moved};
+        if !matches!(error.kind(), redis::ErrorKind::Server(Moved | Ask)) {
+            return Self::Sent(error);
+        }
+        let message = "the Redis Cluster is moving this slot; retry";
+        Self::Ours(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error))
+    }
+
     pub(super) fn is_no_script(&self) -> bool {
         let Self::Sent(error) = self else { return false };
         error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)

@@ -18,7 +18,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 /// After a connection could not be made, nobody tries again for this long.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
-const REDIRECTS_MAX: u32 = 8;
+const REDIRECTS_MAX: u32 = 16;
 
 /// The way to the server, or to all nodes of a cluster.
 pub(super) struct Link {
@@ -76,7 +76,7 @@ impl Link {
             Kind::Cluster(cluster) => {
                 let mut connection = cluster.live(self.timeout).await?;
                 let asked = tokio::time::timeout(self.timeout, command.query_async(&mut connection)).await;
-                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::by_cluster)
             }
         }
     }
@@ -114,7 +114,7 @@ impl Link {
                 let mut connection = cluster.live(self.timeout).await?;
                 let asked = connection.route_command(command, RoutingInfo::SingleNode(to));
                 let asked = tokio::time::timeout(self.timeout, asked).await;
-                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::by_cluster)
             }
             _ => self.call(command, 0).await,
         }
