@@ -38,7 +38,7 @@ lookup_headers = { authorization = "Bearer secret" }
 fn check(config: &str, args: &[&str]) -> Output {
     let place = Place::new();
     let mut command = place.command(&[&["gateway", "--check"], args].concat(), config);
-    command.env_remove("SEMEL_STORE").output().unwrap()
+    command.env_remove("SEMEL_STORE").env_remove("SEMEL_CACHE").output().unwrap()
 }
 
 fn wrong(config: &str, args: &[&str]) -> String {
@@ -64,6 +64,8 @@ fn the_effective_settings_are_printed_as_a_file_that_would_set_them() {
         "lookup = \"GET /payments/by-key/{key}\"",
         "match = \"POST /orders/{id}/refund\"",
         "on_5xx = \"hold\"",
+        "verify = true",
+        "verify = false",
         "in_flight = \"wait:2s\"",
     ] {
         assert!(printed.lines().any(|have| have == line), "{line}\nis not in\n{printed}");
@@ -190,4 +192,27 @@ fn the_example_in_the_documentation_holds() {
     let example = docs.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let output = check(example, &[]);
     assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_cache_comes_from_the_file_the_environment_or_a_flag_and_its_password_is_not_shown() {
+    let place = Place::new();
+    let cached = |file: &str, env: Option<&str>, args: &[&str]| {
+        let config = format!("{file}\n{FULL}");
+        let mut command = place.command(&[&["gateway", "--check", "--json"], args].concat(), &config);
+        command.env_remove("SEMEL_STORE").env_remove("SEMEL_CACHE");
+        if let Some(env) = env {
+            command.env("SEMEL_CACHE", env);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        document["cache"].as_str().map(str::to_owned)
+    };
+    let file = "cache = \"redis://u:secret@file\"";
+    assert_eq!(cached("", None, &[]), None);
+    assert_eq!(cached(file, None, &[]).as_deref(), Some("redis://u:…@file"));
+    assert_eq!(cached(file, Some("redis://env"), &[]).as_deref(), Some("redis://env"));
+    let flag = ["--cache", "redis://flag"];
+    assert_eq!(cached(file, Some("redis://env"), &flag).as_deref(), Some("redis://flag"));
 }

@@ -6,6 +6,7 @@ mod load;
 mod memory;
 mod mysql;
 mod postgres;
+mod redis;
 mod sqlite;
 mod table;
 mod times;
@@ -24,10 +25,10 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres, tx, mysql";
+    parts: memory, guard, sqlite, postgres, tx, mysql, redis";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
-const PARTS: [&str; 6] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql"];
+const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
 
 /// What is measured, and how much of it.
 struct Wanted {
@@ -93,6 +94,7 @@ fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
             "guard" => allocations::measure(size, table)?,
             "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
             "mysql" => mysql::measure(&runtime, size, table)?,
+            "redis" => redis::measure(&runtime, size, wanted.records, &directory, table)?,
             "tx" => tx::measure(&runtime, size, table)?,
             _ => postgres::measure(&runtime, size, wanted.records, table)?,
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use semel::guard::{CurrentRuntime, Limits};
 use semel::intent::fingerprint::Fingerprint;
 use semel::intent::state::Ruling;
 use semel::store::faulty::{Call, Fault, Faulty};
@@ -11,7 +12,7 @@ use semel::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Lineage, Page,
     Record, Renewed, Store, StoreError, Ticket,
 };
-use semel::{Epoch, IntentId, Outcome, Retention, StoreTime, Verdict};
+use semel::{Epoch, Guard, IntentId, Key, Outcome, Preset, Retention, Scope, StoreTime, Verdict};
 use tokio::sync::Semaphore;
 
 use super::support::Place;
@@ -240,4 +241,23 @@ async fn a_store_without_a_lineage_gets_no_cache() {
     let memory = semel::store::memory::MemoryStore::new();
     let opened = semel::store::tiered::TieredStore::open(memory, &place.cache_url(), &place.metrics).await;
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Misconfigured);
+}
+
+#[tokio::test]
+async fn an_operation_that_verifies_asks_the_authority() {
+    let Some(place) = Place::new() else { return };
+    let store = place.open().await;
+    let guard = Guard::with(store, Limits::default(), place.metrics.clone(), CurrentRuntime);
+    let (scope, key) = (Scope::tenant("acme").unwrap(), Key::new("k").unwrap());
+    let plain = guard.operation("mail").unwrap();
+    let verified = guard.operation("pay").unwrap().preset(Preset::Payment);
+    for (operation, looks) in [(&plain, "hit"), (&verified, "verified")] {
+        let stored = place.fills("stored");
+        operation.once(&scope, &key, &1, |_| async { Ok(1) }).await.unwrap();
+        place.filled("stored", stored + 1).await;
+        let (before, hits) = (place.looks(looks), place.looks("hit"));
+        assert!(operation.once(&scope, &key, &1, |_| async { Ok(2) }).await.unwrap().replayed);
+        assert_eq!(place.looks(looks), before + 1);
+        assert_eq!(place.looks("hit"), hits + u64::from(looks == "hit"));
+    }
 }

@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// The connections to a cluster are made anew at most this often.
 const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
-const REDIRECTS_MAX: u32 = 8;
+const REDIRECTS_MAX: u32 = 16;
 
 /// The way to the server, or to all nodes of a cluster.
 pub(super) struct Link {
@@ -32,7 +32,7 @@ pub(super) struct Link {
 
 enum Kind {
     Plain { connections: Vec<Plain>, turn: AtomicUsize },
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// One node; `None` is the only one.
@@ -43,7 +43,7 @@ impl Link {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
-            true => Kind::Cluster(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?),
+            true => Kind::Cluster(Box::new(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?)),
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {

@@ -139,6 +139,12 @@ impl RedisStore {
         self.inner.link.is_cluster()
     }
 
+    /// The text of a script, for the benchmark.
+    #[doc(hidden)]
+    pub fn script_text(&self, name: &str) -> Option<&str> {
+        self.inner.scripts.text(name)
+    }
+
     async fn run(
         &self,
         script: &Script,

@@ -29,6 +29,15 @@ pub(super) struct Scripts {
 const BEGIN: &str = include_str!("lua/begin.lua");
 
 impl Scripts {
+    /// What the server is sent: for whoever measures it by other means.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        match name {
+            "claim" => Some(&self.claim.text),
+            "finish" => Some(&self.finish.text),
+            _ => None,
+        }
+    }
+
     pub(super) fn new(edit: Option<&Edit>) -> Self {
         let deciding = |name: &str, text: &str| {
             let text = format!("{BEGIN}\n{text}");
