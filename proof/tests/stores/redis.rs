@@ -1,4 +1,5 @@
 //! Redis and Redis Cluster keep every law, and say what they have lost.
+#![allow(clippy::unwrap_used)]
 
 mod conformance;
 mod faults;
