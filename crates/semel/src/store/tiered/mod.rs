@@ -307,7 +307,7 @@ impl<S: Store> Store for TieredStore<S> {
         let now = self.shared.clock.at(asked);
         let record = self.shared.authority.get(id).await?;
         if let (Some(record), Some(now)) = (record.as_ref().filter(|record| entry::is_kept(record)), now) {
-            self.fill(Fill::Replayed(Box::new(record.clone()), now.earliest, asked));
+            self.fill(Fill::Replayed(Arc::new(record.clone()), now.earliest, asked));
         }
         Ok(record)
     }
