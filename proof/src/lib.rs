@@ -1,5 +1,7 @@
 //! Tests with real servers and real processes that are really killed, and a simulation that does the same
 //! thousands of times in virtual time.
 
+#[cfg(feature = "stores")]
+pub mod load;
 #[cfg(feature = "kill")]
 pub mod simulation;

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 /// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// The stores and the guard: memory, SQLite, and PostgreSQL where it runs.
+    /// The stores and the guard: memory, SQLite, and the servers that run (`cargo xtask services up`).
     Stores(StoresArguments),
     /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
     Layer(BenchArguments),
@@ -17,7 +17,7 @@ pub(crate) enum Bench {
 
 #[derive(Debug, Args)]
 pub(crate) struct StoresArguments {
-    /// Only these parts, separated by commas: memory, guard, sqlite, postgres.
+    /// Only these parts, separated by commas: memory, guard, sqlite, postgres, tx, mysql, redis.
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
     /// Also the tail with this many records in a table, such as 10_000_000.

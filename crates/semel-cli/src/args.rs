@@ -35,13 +35,13 @@ pub(crate) struct Cli {
     /// Where intents are remembered [default: sqlite:semel.db]
     #[arg(long, global = true, value_name = "URL", env = "SEMEL_STORE", hide_env_values = true)]
     pub(crate) store: Option<String>,
-    /// A Redis in front of a SQL store: finished outcomes are replayed from there
-    #[arg(long, global = true, value_name = "URL", env = "SEMEL_CACHE", hide_env_values = true)]
-    pub(crate) cache: Option<String>,
     /// Where the keys are that outcomes are sealed with: file:PATH or env:NAME
     #[arg(long, global = true, value_name = "SOURCE", env = "SEMEL_KEYS", hide_env = true, hide_env_values = true,
           value_parser = parse_source)]
     pub(crate) keys: Option<KeySource>,
+    /// A Redis in front of a SQL store: finished outcomes are replayed from there
+    #[arg(long, global = true, value_name = "URL", env = "SEMEL_CACHE", hide_env_values = true)]
+    pub(crate) cache: Option<String>,
     /// JSON instead of text
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Release(Release),
     Sweep(Sweep),
     Migrate(Migrate),
+    #[cfg(feature = "redis")]
+    Redis(Redis),
     Demo(Demo),
     /// The demo's payments service, on the database of --store
     #[command(hide = true)]
@@ -241,15 +243,48 @@ pub(crate) struct Sweep {
 }
 
 /// Create or upgrade the tables of a store
+///
+/// In Redis it makes the markers by which a loss of memory is noticed. Do that once, by hand: run at every deployment
+/// it would make a new store of a server that has lost the old one, and nobody would notice.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   semel migrate --store sqlite:/var/lib/semel/semel.db
-  semel migrate --print > schema.sql")]
+  semel migrate --store redis://127.0.0.1
+  semel migrate --print > schema.sql
+  semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
     /// Show the SQL and touch nothing
     #[arg(long)]
     pub(crate) print: bool,
+    /// The data are others now (an older backup was restored): what a cache has of them does not count any more
+    #[arg(long, conflicts_with = "print")]
+    pub(crate) new_lineage: bool,
+}
+
+/// Look after a store in Redis
+#[derive(Args)]
+pub(crate) struct Redis {
+    #[command(subcommand)]
+    pub(crate) command: RedisCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum RedisCommand {
+    /// Go on although Redis has lost what it knew
+    ///
+    /// A Redis that was flushed or started empty refuses all claims, because whatever ran before could run again. This
+    /// says what is missing and, with --yes, makes a new generation of markers: from then on unknown keys run. First
+    /// find out what was lost: wait until clients have stopped retrying, or reconcile with the service's own records.
+    #[command(after_help = "\
+Examples:
+  semel redis accept-loss --store redis://127.0.0.1          what is missing; nothing is changed
+  semel redis accept-loss --store redis://127.0.0.1 --yes    go on without it")]
+    AcceptLoss {
+        /// Yes, what was forgotten may run again
+        #[arg(long)]
+        yes: bool,
+    },
 }
 
 /// Guard a service in any language, as a reverse proxy in front of it
@@ -312,6 +347,9 @@ pub(crate) struct Gateway {
     /// What is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL", env = "SEMEL_LOG", hide_env = true)]
     pub(crate) log: Option<String>,
+    /// Stop when stdin ends: whoever started it is gone then, however that came about
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_ends: bool,
 }
 
 /// See it work: a service with bad days, careless clients and a killed gateway, judged by a ledger
@@ -360,6 +398,9 @@ pub(crate) struct Demo {
 pub(crate) struct DemoService {
     #[arg(long)]
     pub(crate) listen: SocketAddr,
+    /// As the gateway's.
+    #[arg(long)]
+    pub(crate) until_stdin_ends: bool,
     #[arg(long)]
     pub(crate) seed: u64,
 }

@@ -12,6 +12,8 @@ mod ls;
 mod migrate;
 mod moment;
 mod outcome;
+#[cfg(feature = "redis")]
+mod redis;
 mod show;
 mod stdout;
 mod sweep;
@@ -29,7 +31,6 @@ use semel::store::{self, AnyStore};
 
 use crate::args::{Cli, Command, STORE_DEFAULT};
 use crate::failure::Failed;
-use crate::keys::KeySource;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -58,10 +59,9 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             .enable_all()
             .build()?
             .block_on(demo::serve(args, cli.store.as_deref(), cli.cache.as_deref())),
-        Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?
-            .block_on(gateway::run(args, cli.store.as_deref(), cli.keys.as_ref(), cli.json)),
+        Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
+            gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.keys.as_ref(), cli.json),
+        ),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -76,16 +76,36 @@ fn said<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
 }
 
 /// A store that is there, as far as the keys that were given open it.
-async fn open(url: &str, keys: Option<&KeySource>) -> Result<AnyStore, Failed> {
+async fn open(cli: &Cli, url: &str) -> Result<AnyStore, Failed> {
     let mut protection = Protection::none();
-    if let Some(source) = keys {
+    if let Some(source) = &cli.keys {
         let loaded = source.load().map_err(Failed::usage)?;
         if let Some(warning) = loaded.warning {
             eprintln!("semel: {warning}");
         }
         protection = protection.seal(loaded.keys);
     }
-    Ok(keys::protected(store::open_existing(url).await?, protection))
+    let store = behind_cache(store::open_existing(url).await?, cli.cache.as_deref()).await?;
+    Ok(keys::protected(store, protection))
+}
+
+/// What is decided here is seen by the cache the gateway replays from, where it is named.
+#[cfg(feature = "redis")]
+async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, Failed> {
+    match cache {
+        None => Ok(store),
+        Some(cache) => Ok(store::behind_cache(store, cache, &semel::observe::Metrics::new()).await?),
+    }
+}
+
+#[cfg(not(feature = "redis"))]
+async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, Failed> {
+    match cache {
+        None => Ok(store),
+        Some(_) => {
+            Err(Failed::usage("this build has no Redis store to be a cache; build with the feature `redis`"))
+        }
+    }
 }
 
 async fn operate(cli: &Cli) -> Result<(), Failed> {
@@ -93,13 +113,19 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
-    let store = open(url, cli.keys.as_ref()).await?;
+    #[cfg(feature = "redis")]
+    if let Command::Redis(args) = &cli.command {
+        return redis::run(&args.command, url, json).await;
+    }
+    let store = open(cli, url).await?;
     match &cli.command {
         Command::Ls(args) => ls::run(&store, args, json).await,
         Command::Show(args) => show::run(&store, args, url, json).await,
         Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
         Command::Release(args) => decide::release(&store, args, url, json).await,
         Command::Sweep(args) => sweep::run(&store, args, json).await,
+        #[cfg(feature = "redis")]
+        Command::Redis(_) => Ok(()),
         Command::Migrate(_)
         | Command::Completions { .. }
         | Command::Demo(_)

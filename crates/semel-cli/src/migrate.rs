@@ -15,6 +15,13 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
             false => stdout::text(sql),
         };
     }
+    if args.new_lineage {
+        let lineage = store::new_lineage(url).await?.to_string();
+        return match as_json {
+            true => stdout::json(&json!({ "lineage": lineage })),
+            false => stdout::text(&format!("new lineage {lineage}; nothing cached before counts any more\n")),
+        };
+    }
     let store::Migrated { before, now } = store::migrate(url).await?;
     if as_json {
         return stdout::json(&json!({ "before": before, "now": now }));

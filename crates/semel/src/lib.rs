@@ -42,6 +42,7 @@
 //! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, and [protection](store::protect) around any of them |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
+//! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |

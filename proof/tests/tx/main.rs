@@ -4,9 +4,15 @@
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test tx`.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+mod command;
+mod crash_matrix;
 mod driver;
 mod isolation;
 mod ledger;
+mod ledger_mysql;
+mod mysql;
 mod once;
+mod phases;
+mod planted;
 mod store;
 mod world;

@@ -27,6 +27,11 @@ pub struct World {
 impl World {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new() -> Option<Self> {
+        Self::with(semel::store::postgres::SQL).await
+    }
+
+    /// The same with other tables and functions than semel's own: where a bug is planted.
+    pub async fn with(sql: &str) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let lease = require(Service::Postgres)?;
         let schema = format!("tx_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -34,7 +39,7 @@ impl World {
         let client = world.connect_plain().await;
         client.batch_execute(&format!("CREATE SCHEMA {}", world.schema)).await.unwrap();
         let client = world.connect().await;
-        client.batch_execute(semel::store::postgres::SQL).await.unwrap();
+        client.batch_execute(sql).await.unwrap();
         client.batch_execute(BUSINESS).await.unwrap();
         Some(world)
     }
@@ -42,6 +47,11 @@ impl World {
     /// The address for a store of semel's own.
     pub fn url(&self) -> String {
         format!("{}?schema={}", self.url, self.schema)
+    }
+
+    /// Server and schema, as the worker wants them.
+    pub fn place(&self) -> [&str; 2] {
+        [&self.url, &self.schema]
     }
 
     async fn connect_plain(&self) -> tokio_postgres::Client {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hyper::server::conn::http1;
@@ -17,6 +18,7 @@ use super::ledger::{Charge, Counted};
 use super::mischief::{Ending, Mischief};
 use crate::args::DemoService;
 use crate::failure::Failed;
+use crate::gateway::stdin_ended;
 
 /// Keys whose calls are counted.
 const KEYS_MAX: usize = 4_000_000;
@@ -100,8 +102,13 @@ pub(crate) async fn serve(
     let listener = TcpListener::bind(args.listen).await?;
     println!("listening on {}", listener.local_addr()?);
     let (seed, calls) = (args.seed, Arc::new(Mutex::new(HashMap::<String, u32>::new())));
+    let mut ended = pin!(stdin_ended(args.until_stdin_ends));
     loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ended => return Ok(()),
+        };
+        let Ok((stream, _)) = accepted else { continue };
         let _ = stream.set_nodelay(true);
         let (app, calls) = (app.clone(), Arc::clone(&calls));
         let serve = service_fn(move |request: http::Request<hyper::body::Incoming>| {

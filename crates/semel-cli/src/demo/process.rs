@@ -94,6 +94,8 @@ impl Process {
         let log = directory::log(&recipe.directory);
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&recipe.words).arg("--listen").arg(listen.to_string());
+        // If the demo itself is killed, nobody is left to end it: then this pipe does.
+        command.arg("--until-stdin-ends");
         // Settings of another gateway are none of this one's business.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SEMEL_") {
@@ -108,7 +110,7 @@ impl Process {
             }
         }
         let stderr = OpenOptions::new().create(true).append(true).open(&log)?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Some(stdout) = child.stdout.take() else {
             return Err(Failed::not_done("a process has no stdout"));

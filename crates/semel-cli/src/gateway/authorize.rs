@@ -90,7 +90,7 @@ impl Authorize {
         let builder = Request::builder().method(&self.question.method).uri(&self.question.path);
         let mut request = builder.body(whole(""))?;
         if let Some(peer) = parts.extensions.get::<Peer>() {
-            request.extensions_mut().insert(*peer);
+            request.extensions_mut().insert(peer.clone());
         }
         let headers = request.headers_mut();
         let credentials = [header::AUTHORIZATION, header::COOKIE, header::HOST];

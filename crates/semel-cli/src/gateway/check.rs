@@ -52,7 +52,7 @@ pub(super) fn document(settings: &Settings) -> Value {
         protect["keys"] = keys.to_string().into();
     }
     let operations: Vec<Value> = settings.operations.iter().map(operation).collect();
-    json!({
+    let mut document = json!({
         "listen": settings.listen.to_string(),
         "admin": settings.admin.to_string(),
         "upstream": format!("http://{}", settings.upstream.authority().map_or("", |authority| authority.as_str())),
@@ -88,7 +88,11 @@ pub(super) fn document(settings: &Settings) -> Value {
         },
         "protect": protect,
         "operation": operations,
-    })
+    });
+    if let Some(cache) = &settings.cache {
+        document["cache"] = without_password(cache).into();
+    }
+    document
 }
 
 fn operation(operation: &Operation) -> Value {
@@ -126,6 +130,7 @@ fn operation(operation: &Operation) -> Value {
             StoreDown::Closed => "closed",
             StoreDown::Open => "open",
         },
+        "verify": operation.verify,
         "body_bytes_max": operation.body_bytes_max,
         "response_bytes_max": operation.response_bytes_max,
         "replay_headers": headers,

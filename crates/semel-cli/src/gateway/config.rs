@@ -28,6 +28,7 @@ pub(super) struct File {
     pub(super) upstream: Option<Text<Uri>>,
     pub(super) keep_host: Option<bool>,
     pub(super) store: Option<String>,
+    pub(super) cache: Option<String>,
     pub(super) profile: Option<Text<Profile>>,
     pub(super) key_header: Option<Text<HeaderName>>,
     pub(super) require_key: Option<bool>,
@@ -121,6 +122,7 @@ pub(super) struct OperationTable {
     #[serde(default)]
     pub(super) lookup_headers: BTreeMap<String, String>,
     pub(super) store_down: Option<Text<StoreDown>>,
+    pub(super) verify: Option<bool>,
     pub(super) body_bytes_max: Option<usize>,
     pub(super) response_bytes_max: Option<usize>,
     #[serde(default)]

@@ -73,7 +73,7 @@ impl Edge {
     async fn respond(&self, mut parts: Parts, body: Payload) -> Result<Response<Payload>, Problem> {
         screen(&parts, self.headers_max)?;
         if let Some(shadow) = &self.shadow {
-            return shadow.watch(parts, body).await.map_err(|broken| self.told(&broken));
+            return Box::pin(shadow.watch(parts, body)).await.map_err(|broken| self.told(&broken));
         }
         let status = self.status_path.as_deref().is_some_and(|path| is_under(parts.uri.path(), path));
         let looked = self.layer.look(&parts);

@@ -21,10 +21,19 @@ use super::quota::Quotas;
 use super::upstream::{Failed, Upstream};
 
 /// Who asks, as the gateway knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Peer {
-    pub(super) address: IpAddr,
+    /// Its address, as headers say it.
+    pub(super) shown: HeaderValue,
     pub(super) trusted: bool,
+}
+
+impl Peer {
+    pub(super) fn new(address: IpAddr, trusted: bool) -> Self {
+        // The text of an address is that of a header, whichever it is.
+        let shown = HeaderValue::from_str(&address.to_canonical().to_string());
+        Self { shown: shown.unwrap_or(HeaderValue::from_static("unknown")), trusted }
+    }
 }
 
 /// Told when a request turned out to be the first of its intent.
@@ -57,7 +66,7 @@ pub(super) struct Forward {
 impl Forward {
     /// Makes a request fit for upstream: nothing of the client's connection, and who asked.
     pub(super) fn address<B>(&self, mut request: Request<B>) -> Request<B> {
-        let peer = request.extensions().get::<Peer>().copied();
+        let peer = request.extensions().get::<Peer>().cloned();
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
@@ -70,10 +79,10 @@ impl Forward {
             Some(authority) => HeaderValue::from_str(&authority).ok(),
             None => headers.get(header::HOST).cloned(),
         };
-        if let Some(Peer { address, trusted }) = peer {
-            hop::forwarded(headers, address, trusted, host.as_ref());
+        if let Some(Peer { shown, trusted }) = peer {
+            hop::forwarded(headers, shown, trusted, host.as_ref());
         }
-        let ours = || HeaderValue::from_str(self.upstream.authority().as_str()).ok();
+        let ours = || self.upstream.host().cloned();
         if let Some(host) = host.filter(|_| self.keep_host).or_else(ours) {
             headers.insert(header::HOST, host);
         }

@@ -37,6 +37,10 @@ const END_TO_END: [HeaderName; 6] = [
 
 /// Takes out what belongs to one connection only, what `Connection` names included.
 pub(super) fn strip(headers: &mut HeaderMap) {
+    // Mostly there is none: to look at the few names there are costs less than to look for each of these.
+    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
+        return;
+    }
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     if let Some(named) = named_by_connection(headers) {
         for name in named {
@@ -95,18 +99,27 @@ impl Trusted {
 }
 
 /// Says who asked, for which host and how: in front of what a trusted peer said, instead of what another did.
-pub(super) fn forwarded(headers: &mut HeaderMap, peer: IpAddr, trusted: bool, host: Option<&HeaderValue>) {
+pub(super) fn forwarded(
+    headers: &mut HeaderMap,
+    peer: HeaderValue,
+    trusted: bool,
+    host: Option<&HeaderValue>,
+) {
     if !trusted {
-        for name in [&X_FORWARDED_FOR, &X_FORWARDED_HOST, &X_FORWARDED_PROTO, &header::FORWARDED] {
+        let said = [X_FORWARDED_HOST, X_FORWARDED_PROTO, header::FORWARDED];
+        for name in said.iter().filter(|name| headers.keys().any(|have| have == *name)).collect::<Vec<_>>() {
             headers.remove(name);
         }
     }
-    let lines = headers.get_all(X_FORWARDED_FOR).iter().filter_map(|line| line.to_str().ok());
-    let mut hops: Vec<String> = lines.map(str::to_owned).collect();
-    hops.push(peer.to_canonical().to_string());
-    if let Ok(hops) = HeaderValue::from_str(&hops.join(", ")) {
-        headers.insert(X_FORWARDED_FOR, hops);
+    let mut hops: Vec<&str> = Vec::new();
+    if trusted {
+        hops.extend(headers.get_all(X_FORWARDED_FOR).iter().filter_map(|line| line.to_str().ok()));
     }
+    let hops = match (hops.is_empty(), peer.to_str()) {
+        (false, Ok(last)) => HeaderValue::from_str(&[&hops[..], &[last]].concat().join(", ")).ok(),
+        _ => None,
+    };
+    headers.insert(X_FORWARDED_FOR, hops.unwrap_or(peer));
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
@@ -160,7 +173,7 @@ mod tests {
             [(true, "1.2.3.4, 10.0.0.1", "https", true), (false, "10.0.0.1", "http", false)]
         {
             let mut headers = headers(&sent);
-            forwarded(&mut headers, [10, 0, 0, 1].into(), trusted, Some(&host));
+            forwarded(&mut headers, HeaderValue::from_static("10.0.0.1"), trusted, Some(&host));
             assert_eq!(headers["x-forwarded-for"], hops);
             assert_eq!(headers["x-forwarded-proto"], proto);
             assert_eq!(headers["x-forwarded-host"], "shop.example");

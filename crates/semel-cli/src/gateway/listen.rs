@@ -92,7 +92,7 @@ async fn connection(serving: Serving, mut stream: TcpStream, peer: SocketAddr, p
         return;
     };
     let (pulse, head) = (Pulse::new(), serving.head);
-    let peer = Peer { address: peer.ip(), trusted: serving.trusted.trusts(peer.ip()) };
+    let peer = Peer::new(peer.ip(), serving.trusted.trusts(peer.ip()));
     let calls = Calls { edge: Arc::clone(&serving.edge), pulse: Arc::clone(&pulse), peer };
     let inspector = (!is_http2).then(|| Inspector::new(head));
     let wire =
@@ -112,6 +112,9 @@ async fn connection(serving: Serving, mut stream: TcpStream, peer: SocketAddr, p
         let mut builder = http1::Builder::new();
         builder
             .header_read_timeout(None)
+            // A client may say that it has no more to ask while it waits for its answer. One that is gone says the
+            // same; it is noticed when its answer is written, which has its bounds.
+            .half_close(true)
             .max_headers(head.headers_max)
             .max_buf_size((2 * head.head_bytes_max).max(BUFFER_BYTES_MIN));
         serve(builder.serve_connection(wire, calls), &pulse, &serving).await;
@@ -211,7 +214,7 @@ impl Service<Request<Incoming>> for Calls {
     type Future = Pin<Box<dyn Future<Output = Result<Response<Payload>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let (edge, peer, busy) = (Arc::clone(&self.edge), self.peer, self.pulse.busy());
+        let (edge, peer, busy) = (Arc::clone(&self.edge), self.peer.clone(), self.pulse.busy());
         Box::pin(async move { Ok(edge.answer(request, peer, busy).await) })
     }
 }

@@ -43,7 +43,7 @@ impl UpstreamLookup {
             return Found::Unknown;
         }
         let path = filled(&self.lookup.question.path, intent.key().as_str(), intent.scope().tenant_text());
-        let host = HeaderValue::from_str(self.upstream.authority().as_str());
+        let host = self.upstream.host().cloned();
         let mut request = match Request::builder()
             .method(&self.lookup.question.method)
             .uri(path)
@@ -56,7 +56,7 @@ impl UpstreamLookup {
             }
         };
         let headers = request.headers_mut();
-        if let Ok(host) = host {
+        if let Some(host) = host {
             headers.insert(header::HOST, host);
         }
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));

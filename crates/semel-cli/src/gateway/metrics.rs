@@ -37,6 +37,8 @@ pub(super) struct Counted(Arc<Families>);
 struct Families {
     registry: Registry,
     requests: Family<By, Counter>,
+    /// Those of every request, looked up once.
+    answered: [(&'static str, Counter); 3],
     connections: Gauge,
     wire_refused: Family<By, Counter>,
     timed_out: Family<By, Counter>,
@@ -64,9 +66,12 @@ impl Counted {
         registry.register(AUTHORIZE, "Questions to upstream whether a caller may", authorize.clone());
         registry.register(LIMITED, "Requests refused by a limit", limited.clone());
         registry.register(SHADOW, "What would have become of requests", Family::clone(&shadow));
+        let answered = ["upstream", "replay", "problem"]
+            .map(|kind| (kind, requests.get_or_create(&By { kind }).clone()));
         Self(Arc::new(Families {
             registry,
             requests,
+            answered,
             connections,
             wire_refused,
             timed_out,
@@ -79,7 +84,10 @@ impl Counted {
 
     /// How a request was answered: `upstream`, `replay`, `problem`.
     pub(super) fn request(&self, kind: &'static str) {
-        self.0.requests.get_or_create(&By { kind }).inc();
+        match self.0.answered.iter().find(|(known, _)| *known == kind) {
+            Some((_, counter)) => counter.inc(),
+            None => self.0.requests.get_or_create(&By { kind }).inc(),
+        };
     }
 
     pub(super) fn wire_refused(&self, refusal: Refusal) {

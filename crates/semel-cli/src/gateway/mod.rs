@@ -42,6 +42,7 @@ mod wire;
 use std::sync::Arc;
 
 use semel::http::{BuildError, IdempotencyLayer, KeyRule, RESPONSE_BYTES_MAX, Rule};
+use semel::observe::Metrics;
 use semel::recover::{SweepLimits, Sweeper};
 use semel::store::{self, AnyStore};
 use semel::{Guard, Scope, ScopeError};
@@ -51,7 +52,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower_layer::Layer;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{Targets, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -76,10 +77,11 @@ use crate::stdout;
 pub(crate) async fn run(
     args: &Gateway,
     store: Option<&str>,
+    cache: Option<&str>,
     keys: Option<&KeySource>,
     json: bool,
 ) -> Result<(), Failed> {
-    let settings = Settings::new(args, store, keys)?;
+    let settings = Settings::new(args, store, cache, keys)?;
     if let Some(warning) = &settings.protect.warning {
         eprintln!("semel: {warning}");
     }
@@ -90,8 +92,10 @@ pub(crate) async fn run(
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
     log_to_stderr(settings.log.0);
-    let store = store::open(&settings.store).await?;
-    let guard = Guard::new(protected(store, settings.protect.protection.clone()));
+    let metrics = Metrics::new();
+    let store = opened(&settings, &metrics).await?;
+    let store = protected(store, settings.protect.protection.clone());
+    let guard = Guard::with(store, semel::guard::Limits::default(), metrics, semel::guard::CurrentRuntime);
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
     let listener = bind("listen", settings.listen).await?;
@@ -128,6 +132,7 @@ pub(crate) async fn run(
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = stdin_ended(args.until_stdin_ends) => {}
     }
     tracing::info!(limit = ?settings.timeouts.drain, "stopping: no new connections, those under way are finished");
     let drained = async {
@@ -158,12 +163,46 @@ pub(crate) async fn run(
     )))
 }
 
+async fn opened(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, Failed> {
+    match &settings.cache {
+        None => Ok(store::open(&settings.store).await?),
+        #[cfg(feature = "redis")]
+        Some(cache) => Ok(store::open_tiered(&settings.store, cache, metrics).await?),
+        #[cfg(not(feature = "redis"))]
+        Some(_) => {
+            let _ = metrics;
+            Err(Failed::usage("this build has no Redis store to be a cache; build with the feature `redis`"))
+        }
+    }
+}
+
 /// What is ours at the level that was asked for; what others say only when it is a warning.
 fn log_to_stderr(level: tracing::Level) {
-    let ours = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
+    let targets = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
+    // Lines say by themselves whose they are; the spans around them are for those who look closely, and cost
+    // every request its share.
+    let spans = level >= tracing::Level::DEBUG;
+    let ours = filter_fn(move |metadata| {
+        (spans || metadata.is_event()) && targets.would_enable(metadata.target(), metadata.level())
+    });
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false);
     // Fails only where somebody else logs already, and then that one does.
     let _ = lines.with_max_level(level).finish().with(ours).try_init();
+}
+
+/// Never, unless it was asked for. A thread of its own: reading stdin cannot be cancelled, and must not keep the
+/// process from ending.
+pub(crate) async fn stdin_ended(asked: bool) {
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    if asked {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+            drop(ended);
+        });
+        let _ = end.await;
+        return;
+    }
+    std::future::pending().await
 }
 
 async fn bind(what: &str, address: std::net::SocketAddr) -> Result<TcpListener, Failed> {

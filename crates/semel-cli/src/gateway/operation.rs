@@ -27,6 +27,7 @@ pub(super) struct Operation {
     pub(super) on_5xx: On5xx,
     pub(super) lookup: Option<Lookup>,
     pub(super) store_down: StoreDown,
+    pub(super) verify: bool,
     pub(super) body_bytes_max: usize,
     pub(super) response_bytes_max: usize,
     pub(super) replay_headers: Vec<HeaderName>,
@@ -62,6 +63,7 @@ impl Operation {
             on_5xx: or(&table.on_5xx, on_5xx),
             lookup,
             store_down: or(&table.store_down, StoreDown::Closed),
+            verify: table.verify.unwrap_or(preset.is_some_and(Preset::verify)),
             body_bytes_max: table.body_bytes_max.unwrap_or(BODY_BYTES_MAX),
             response_bytes_max: table.response_bytes_max.unwrap_or(RESPONSE_BYTES_MAX),
             replay_headers: table.replay_headers.iter().map(|Text(name)| name.clone()).collect(),
@@ -88,6 +90,7 @@ impl Operation {
             .effect(self.effect)
             .on_5xx(self.on_5xx)
             .store_down(self.store_down)
+            .verify(self.verify)
             .body_bytes_max(self.body_bytes_max)
             .response_bytes_max(self.response_bytes_max);
         if self.duplicates.accept {

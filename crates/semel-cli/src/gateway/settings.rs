@@ -29,6 +29,7 @@ pub(super) struct Settings {
     pub(super) upstream: Uri,
     pub(super) keep_host: bool,
     pub(super) store: String,
+    pub(super) cache: Option<String>,
     pub(super) profile: Profile,
     pub(super) key_header: HeaderName,
     pub(super) require_key: bool,
@@ -98,8 +99,14 @@ pub(super) struct Protect {
 }
 
 impl Settings {
-    /// Puts together what file, environment and flags say. `store` and `keys` are what flag or environment say.
-    pub(super) fn new(args: &Gateway, store: Option<&str>, keys: Option<&KeySource>) -> Result<Self, Failed> {
+    /// Puts together what file, environment and flags say. `store`, `cache` and `keys` are what flag or environment
+    /// say.
+    pub(super) fn new(
+        args: &Gateway,
+        store: Option<&str>,
+        cache: Option<&str>,
+        keys: Option<&KeySource>,
+    ) -> Result<Self, Failed> {
         let file = args.config.as_deref().map(File::read).transpose()?.unwrap_or_default();
         let usage = |why: String| Failed::usage(why);
         let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
@@ -144,6 +151,7 @@ impl Settings {
             admin,
             upstream,
             keep_host: file.keep_host.unwrap_or(true),
+            cache: cache.map(str::to_owned).or(file.cache),
             store: store.map(str::to_owned).or(file.store).unwrap_or_else(|| default_store.to_owned()),
             profile: of_text(args.profile.as_deref())?.or(file.profile.map(|Text(p)| p)).unwrap_or_default(),
             key_header: file.key_header.map_or(headers::IDEMPOTENCY_KEY, |Text(name)| name),

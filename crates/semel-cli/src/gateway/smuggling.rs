@@ -6,7 +6,7 @@
 //! refused: every head and every chunk is read before hyper sees it, by rules that are a subset of hyper's, so
 //! that both agree where a request ends.
 
-use std::mem;
+use std::mem::{self, MaybeUninit};
 
 /// Longest line that says a chunk's size, its extensions included.
 const CHUNK_LINE_BYTES_MAX: usize = 256;
@@ -156,6 +156,14 @@ impl Inspector {
         if head.is_empty() && bytes[0] == b'\n' {
             return Err(Refusal::BareLineEnd);
         }
+        // Mostly a head comes in one piece, and need not be put together.
+        if head.is_empty()
+            && bytes[0] != b'\r'
+            && let Some(end) = end_of_head(bytes, 0)
+        {
+            self.whole_head(&bytes[..end], 0, out)?;
+            return Ok(end);
+        }
         let before = head.len();
         head.extend_from_slice(bytes);
         if head == b"\r" {
@@ -171,11 +179,16 @@ impl Inspector {
             self.state = State::Head(head);
             return Ok(bytes.len());
         };
-        check(end <= self.limits.head_bytes_max, Refusal::TooLarge)?;
-        line_ends(&head[..end], before)?;
-        self.state = framing(&head[..end], self.limits.headers_max)?;
-        out.extend_from_slice(&head[..end]);
+        self.whole_head(&head[..end], before, out)?;
         Ok(end - before)
+    }
+
+    fn whole_head(&mut self, head: &[u8], looked_at: usize, out: &mut Vec<u8>) -> Result<(), Refusal> {
+        check(head.len() <= self.limits.head_bytes_max, Refusal::TooLarge)?;
+        line_ends(head, looked_at)?;
+        self.state = framing(head, self.limits.headers_max)?;
+        out.extend_from_slice(head);
+        Ok(())
     }
 
     /// What is wrong in a trailer is wrong in a body: there is no answering it with a head of its own.
@@ -225,9 +238,10 @@ fn line_ends(head: &[u8], looked_at: usize) -> Result<(), Refusal> {
 
 /// What follows a head.
 fn framing(head: &[u8], headers_max: usize) -> Result<State, Refusal> {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut headers[..headers_max.min(HEADERS_MAX)]);
-    let version = match request.parse(head) {
+    let mut headers = [MaybeUninit::uninit(); HEADERS_MAX];
+    let headers = &mut headers[..headers_max.min(HEADERS_MAX)];
+    let mut request = httparse::Request::new(&mut []);
+    let version = match request.parse_with_uninit_headers(head, headers) {
         Ok(httparse::Status::Complete(len)) if len == head.len() => request.version,
         Err(httparse::Error::TooManyHeaders) => return Err(Refusal::TooLarge),
         _ => return Err(Refusal::Malformed),

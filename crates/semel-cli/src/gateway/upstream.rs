@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::header::HeaderMap;
+use http::header::{HeaderMap, HeaderValue};
 use http::uri::Authority;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
 use super::body::{Payload, Progress, Watched, whole};
@@ -73,6 +73,8 @@ pub(super) struct Upstream(Arc<Inner>);
 
 struct Inner {
     target: Target,
+    /// The authority as the header says it.
+    host: Option<HeaderValue>,
     idle: Mutex<VecDeque<Idle>>,
     under_way: Arc<Semaphore>,
 }
@@ -80,26 +82,28 @@ struct Inner {
 impl Upstream {
     pub(super) fn new(target: Target) -> Self {
         let under_way = Arc::new(Semaphore::new(target.requests_max));
-        Self(Arc::new(Inner { target, idle: Mutex::default(), under_way }))
+        let host = HeaderValue::from_str(target.authority.as_str()).ok();
+        Self(Arc::new(Inner { target, host, idle: Mutex::default(), under_way }))
     }
 
-    pub(super) fn authority(&self) -> &Authority {
-        &self.0.target.authority
+    /// What it is called in `Host`.
+    pub(super) fn host(&self) -> Option<&HeaderValue> {
+        self.0.host.as_ref()
     }
 
     /// Sends a request whose URI is a path, and gives the answer as it comes. The [`Progress`] of a body that is
     /// still coming is in the request's extensions.
     pub(super) async fn send(&self, mut request: Request<Payload>) -> Result<Response<Payload>, Failed> {
         let target = &self.0.target;
-        let place = timeout(target.connect, Arc::clone(&self.0.under_way).acquire_owned()).await;
-        let Ok(Ok(place)) = place else {
-            return Err(Failed::NotSent(format!("{} requests are under way", target.requests_max)));
+        let place = match Arc::clone(&self.0.under_way).try_acquire_owned() {
+            Ok(place) => place,
+            Err(_) => self.wait_for_place().await?,
         };
         let progress = request.extensions().get::<Progress>().cloned().unwrap_or_default();
         loop {
             let (mut sender, reused) = match self.take_idle() {
                 Some(sender) => (sender, true),
-                None => (self.connect().await?, false),
+                None => (Box::pin(self.connect()).await?, false),
             };
             let repeat = if reused { repeatable(&request) } else { None };
             let sent = sender.try_send_request(request);
@@ -117,16 +121,9 @@ impl Upstream {
                 }
                 Ok(response) => {
                     let idle = idle_for(response.headers(), target.idle);
-                    let this = self.clone();
-                    // Ready again when the body was read to its end; never when it was dropped before.
-                    tokio::spawn(async move {
-                        if sender.ready().await.is_ok() {
-                            this.put_idle(sender, idle);
-                        }
-                        drop(place);
-                    });
+                    let held = Held { upstream: self.clone(), sender: Some(sender), idle, _place: place };
                     let watched =
-                        |body| Watched::new(body, Some(target.response_idle), Progress::default(), ());
+                        |body| Watched::new(body, Some(target.response_idle), Progress::default(), held);
                     return Ok(response.map(|body| watched(body).boxed_unsync()));
                 }
                 Err(error) => error,
@@ -144,6 +141,15 @@ impl Upstream {
                 }
             };
         }
+    }
+
+    async fn wait_for_place(&self) -> Result<OwnedSemaphorePermit, Failed> {
+        let target = &self.0.target;
+        let place = timeout(target.connect, Arc::clone(&self.0.under_way).acquire_owned()).await;
+        place
+            .ok()
+            .and_then(Result::ok)
+            .ok_or_else(|| Failed::NotSent(format!("{} requests are under way", target.requests_max)))
     }
 
     async fn connect(&self) -> Result<SendRequest<Payload>, Failed> {
@@ -174,13 +180,18 @@ impl Upstream {
     fn take_idle(&self) -> Option<SendRequest<Payload>> {
         let now = Instant::now();
         let mut idle = self.idle();
-        while idle.front().is_some_and(|oldest| oldest.until <= now || oldest.sender.is_closed()) {
+        while idle.front().is_some_and(|oldest| oldest.is_over(now)) {
             idle.pop_front();
         }
-        while let Some(last) = idle.pop_back() {
-            if last.until > now && last.sender.is_ready() {
-                return Some(last.sender);
+        let mut at = idle.len();
+        while at > 0 {
+            at -= 1;
+            if idle[at].is_over(now) {
+                idle.remove(at);
+            } else if idle[at].sender.is_ready() {
+                return idle.remove(at).map(|last| last.sender);
             }
+            // Else its last answer is only just read; it will be ready in a moment.
         }
         None
     }
@@ -190,6 +201,29 @@ impl Upstream {
         let mut idle = self.idle();
         if idle.len() < self.0.target.idle_max {
             idle.push_back(Idle { sender, until });
+        }
+    }
+}
+
+impl Idle {
+    fn is_over(&self, now: Instant) -> bool {
+        self.until <= now || self.sender.is_closed()
+    }
+}
+
+/// A connection whose answer is being read: given back when that has ended. One that was not read to its end will
+/// never be ready again, and closes.
+struct Held {
+    upstream: Upstream,
+    sender: Option<SendRequest<Payload>>,
+    idle: Duration,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take().filter(|sender| !sender.is_closed()) {
+            self.upstream.put_idle(sender, self.idle);
         }
     }
 }

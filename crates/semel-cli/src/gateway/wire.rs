@@ -1,6 +1,7 @@
 //! A client's connection as hyper sees it: read along, and marked.
 
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -51,6 +52,7 @@ impl Wire {
     }
 
     fn take(&mut self, bytes: &[u8]) {
+        self.readable.reserve(bytes.len());
         let Some(inspector) = &mut self.inspector else {
             self.readable.extend_from_slice(bytes);
             return;
@@ -100,8 +102,9 @@ impl Read for Wire {
             if this.refused {
                 return Poll::Ready(Ok(()));
             }
-            let mut piece = [0; PIECE_BYTES];
-            let mut into = ReadBuf::new(&mut piece);
+            // Not cleared beforehand: that would cost more than the reading.
+            let mut piece = [MaybeUninit::uninit(); PIECE_BYTES];
+            let mut into = ReadBuf::uninit(&mut piece);
             ready!(Pin::new(&mut this.stream).poll_read(cx, &mut into))?;
             match into.filled() {
                 [] => return Poll::Ready(Ok(())),

@@ -6,6 +6,7 @@ mod crash;
 mod curl;
 mod fuzz;
 mod gateway;
+mod http2;
 mod schemathesis;
 mod stripe;
 mod upstream;

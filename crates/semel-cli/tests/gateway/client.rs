@@ -60,6 +60,11 @@ impl Connection {
         let _ = self.reader.get_mut().write_all(bytes.as_ref());
     }
 
+    /// Closes the way there; the way back stays open.
+    pub(crate) fn no_more(&mut self) {
+        self.reader.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+    }
+
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();

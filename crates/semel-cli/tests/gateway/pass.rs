@@ -174,3 +174,24 @@ fn connections_to_the_service_are_kept_and_a_closed_one_is_noticed() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
+
+#[test]
+fn a_client_that_has_no_more_to_say_still_gets_its_answer() {
+    let (_place, upstream, gateway) = plain(&[]);
+    for (n, headers) in [&[][..], &[("Idempotency-Key", "k-1")]].into_iter().enumerate() {
+        let mut client = Connection::open(gateway.addr);
+        client.write(request("POST", "/slow", headers, "x"));
+        client.no_more();
+        upstream.wait_for(n + 1);
+        upstream.open();
+        let answer = client.answer().expect("an answer");
+        assert_eq!((answer.status, answer.text().as_str()), (201, "slow"));
+        assert!(client.is_closed());
+    }
+    // Half a request and no more is none.
+    let mut client = Connection::open(gateway.addr);
+    client.write("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Le");
+    client.no_more();
+    assert!(client.is_closed());
+    assert_eq!(upstream.seen().len(), 2);
+}

@@ -118,3 +118,24 @@ fn processes_at(place: &Path) -> Vec<String> {
         .filter(|line| line.contains(&*place.to_string_lossy()))
         .collect()
 }
+
+#[test]
+fn a_killed_demo_leaves_no_gateway_behind() {
+    let world = World::empty();
+    let place = world.path().parent().unwrap().to_owned();
+    let mut demo = command(&["demo", "--stay", "--intents", "10", "--sends", "10", "--tasks", "2"]);
+    demo.env("TMPDIR", &place).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut demo = demo.spawn().unwrap();
+    let mut lines = BufReader::new(demo.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "Ctrl-C ends it."));
+    assert_eq!(processes_at(&place).len(), 1);
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    for _ in 0..2_000 {
+        if processes_at(&place).is_empty() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("still there: {:?}", processes_at(&place));
+}

@@ -5,6 +5,7 @@ mod decide;
 mod demo;
 mod errors;
 mod ls;
+mod redis;
 mod semel;
 mod show;
 mod upkeep;

@@ -33,7 +33,7 @@ impl Ran {
 
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-    command.args(args).env_remove("SEMEL_STORE").stdin(Stdio::null());
+    command.args(args).env_remove("SEMEL_STORE").env_remove("SEMEL_CACHE").stdin(Stdio::null());
     command
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::wait::{Pauses, WorkingOn};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
-use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::outcome::{Body, Outcome, Verdict};
 use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, millis};
 use crate::intent::state::State;
 use crate::observe::{ClaimStatus, Phase, names};
@@ -54,85 +54,90 @@ impl<S: Store> Guarded<S> {
 
     /// As [`run`](Self::run), for work that has something for this caller beside what is recorded. There is none
     /// where nothing ran for it.
-    pub(crate) async fn run_giving<F, Fut, T>(
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
+    pub(crate) fn run_giving<F, Fut, T>(
         &self,
         intent: Intent,
         fingerprint: Fingerprint,
         work: F,
-    ) -> Result<(Answer, Option<T>), GuardError>
+    ) -> impl Future<Output = Result<(Answer, Option<T>), GuardError>> + Send
     where
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = (Execution, T)> + Send + 'static,
         T: Send + 'static,
     {
-        let permit = self.of.guard.inner.tracker.enter()?;
-        if self.of.policy.key_format != KeyFormat::Any {
-            Box::pin(self.check_key_age(&intent)).await?;
-        }
-        crash::point(crash::BEFORE_CLAIM);
-        let claim = Claim {
-            intent: intent.clone(),
-            fingerprint,
-            owner: Owner::random(),
-            effect: self.of.policy.effect,
-            lease_ms: millis(self.of.policy.lease),
-        };
-        let mut wait = Wait::new(self.of.policy.in_flight);
-        let (mut looked_up, mut given_back) = (false, false);
-        // Once somebody was seen at it, an outage does not make it nobody.
-        let mut met = None;
-        // The ways that wait are boxed: else every call would carry the room they need.
-        loop {
-            let asked = Instant::now();
-            match self.claim(&claim).await {
-                Ok(Claimed::Run(ticket)) => {
-                    if ticket.other_recipe {
-                        self.of.metrics.other_recipe();
+        async move {
+            let permit = self.of.guard.inner.tracker.enter()?;
+            if self.of.policy.key_format != KeyFormat::Any {
+                Box::pin(self.check_key_age(&intent)).await?;
+            }
+            crash::point(crash::BEFORE_CLAIM);
+            let claim = Claim {
+                intent: intent.clone(),
+                fingerprint,
+                owner: Owner::random(),
+                effect: self.of.policy.effect,
+                lease_ms: millis(self.of.policy.lease),
+            };
+            let mut wait = Wait::new(self.of.policy.in_flight);
+            let (mut looked_up, mut given_back) = (false, false);
+            // Once somebody was seen at it, an outage does not make it nobody.
+            let mut met = None;
+            // The ways that wait are boxed: else every call would carry the room they need.
+            loop {
+                let asked = Instant::now();
+                match self.claim(&claim).await {
+                    Ok(Claimed::Run(ticket)) => {
+                        if ticket.other_recipe {
+                            self.of.metrics.other_recipe();
+                        }
+                        return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
                     }
-                    return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
-                }
-                Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
-                Ok(Claimed::Replay(existing)) => return Ok((self.replay(existing).await?, None)),
-                Ok(Claimed::InFlight(existing)) => {
-                    Box::pin(self.wait_for(existing, &mut wait)).await?;
-                    met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
-                }
-                // Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will.
-                Ok(Claimed::Uncertain(existing))
-                    if existing.record.head.owner == claim.owner && !given_back =>
-                {
-                    given_back = true;
-                    Box::pin(self.give_back(claim.clone())).await;
-                }
-                // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
-                Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
-                    Box::pin(self.wait_for(existing, &mut wait)).await?;
-                    met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
-                }
-                Ok(Claimed::Uncertain(existing)) => {
-                    let id = intent.id();
-                    met = Some(GuardError::Uncertain { id, settles_in: None });
-                    if looked_up {
-                        return Err(GuardError::Uncertain { id, settles_in: None });
+                    Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
+                    Ok(Claimed::Replay(existing)) => return Ok((self.replay(existing).await?, None)),
+                    Ok(Claimed::InFlight(existing)) => {
+                        Box::pin(self.wait_for(existing, &mut wait)).await?;
+                        met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
                     }
-                    let span = tracing::info_span!(
-                        names::SPAN_LOOKUP,
-                        idempotency.operation = self.of.operation.as_str()
-                    );
-                    match Box::pin(self.look_up(existing).instrument(span)).await {
-                        LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => looked_up = true,
-                        LookedUp::Held(held) => {
-                            return Err(GuardError::Uncertain { id, settles_in: held.settles_in() });
+                    // Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will.
+                    Ok(Claimed::Uncertain(existing))
+                        if existing.record.head.owner == claim.owner && !given_back =>
+                    {
+                        given_back = true;
+                        Box::pin(self.give_back(claim.clone())).await;
+                    }
+                    // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
+                    Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
+                        Box::pin(self.wait_for(existing, &mut wait)).await?;
+                        met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
+                    }
+                    Ok(Claimed::Uncertain(existing)) => {
+                        let id = intent.id();
+                        met = Some(GuardError::Uncertain { id, settles_in: None });
+                        if looked_up {
+                            return Err(GuardError::Uncertain { id, settles_in: None });
+                        }
+                        let span = tracing::info_span!(
+                            names::SPAN_LOOKUP,
+                            idempotency.operation = self.of.operation.as_str()
+                        );
+                        match Box::pin(self.look_up(existing).instrument(span)).await {
+                            LookedUp::Applied | LookedUp::NotApplied | LookedUp::Overtaken => {
+                                looked_up = true
+                            }
+                            LookedUp::Held(held) => {
+                                return Err(GuardError::Uncertain { id, settles_in: held.settles_in() });
+                            }
                         }
                     }
+                    Err(error) => match met {
+                        Some(met) => return Err(met),
+                        None if self.runs_open(&error) => {
+                            return Box::pin(self.run_unguarded(claim, permit, work)).await;
+                        }
+                        None => return Err(GuardError::StoreUnavailable(error)),
+                    },
                 }
-                Err(error) => match met {
-                    Some(met) => return Err(met),
-                    None if self.runs_open(&error) => {
-                        return Box::pin(self.run_unguarded(claim, permit, work)).await;
-                    }
-                    None => return Err(GuardError::StoreUnavailable(error)),
-                },
             }
         }
     }
@@ -173,7 +178,9 @@ impl<S: Store> Guarded<S> {
             span.record("idempotency.key_hash", claim.intent.key().short_hash());
         }
         let doubt = ClaimInDoubt::new(self, claim);
-        let result = self.claim_until_known(claim).instrument(span.clone()).await;
+        let known = self.claim_until_known(claim);
+        let result =
+            if span.is_disabled() { known.await } else { Box::pin(known.instrument(span.clone())).await };
         doubt.settle(&result);
         let (status, existing) = match &result {
             Ok(Claimed::Run(_)) => (ClaimStatus::Run, None),
@@ -204,7 +211,11 @@ impl<S: Store> Guarded<S> {
             if record.head.state == State::FailedFinal { Verdict::FailedFinal } else { Verdict::Completed };
         // Decided without an outcome, or by a store that lost it: done, body not kept. Never run again.
         let outcome = record.outcome.clone().unwrap_or_else(Outcome::unknown);
-        self.given_again(&record.intent, verdict, outcome).await
+        match outcome.body {
+            Body::Kept(_) | Body::NotKept => Ok(Answer::replay(verdict, outcome)),
+            // Boxed: else every call would carry the room for what few need.
+            _ => Box::pin(self.given_again(&record.intent, verdict, outcome)).await,
+        }
     }
 
     /// Returns when asking again makes sense, or with "in progress" when this caller may wait no longer.
@@ -262,9 +273,12 @@ impl<S: Store> Guarded<S> {
         let working_on = self.of.guard.inner.waiters.working_on(held.ticket.id);
         let span = tracing::info_span!(names::SPAN_RUN, idempotency.operation = self.of.operation.as_str());
         let id = intent.id();
-        let task = self.clone().run_claimed(intent, held, working_on, permit, work).instrument(span);
+        let task = self.clone().run_claimed(intent, held, working_on, permit, work);
+        // Where nobody listens a span costs a little all the same, each time something is polled under it.
+        let task: Pin<Box<dyn Future<Output = _> + Send>> =
+            if span.is_disabled() { Box::pin(task) } else { Box::pin(task.instrument(span)) };
         if self.of.attached {
-            return Attached::new(Box::pin(task), Arc::clone(&self.of.guard.inner.spawner)).await;
+            return Attached::new(task, Arc::clone(&self.of.guard.inner.spawner)).await;
         }
         let (answer, answered) = oneshot::channel();
         self.of.guard.spawn(async move {
@@ -276,6 +290,7 @@ impl<S: Store> Guarded<S> {
     }
 
     /// The task itself. A function that gives a block, because an async function holds its arguments twice.
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     fn run_claimed<F, Fut, T>(
         self,
         intent: Intent,
@@ -310,7 +325,9 @@ impl<S: Store> Guarded<S> {
             crash::point(crash::BEFORE_FINISH);
             let span =
                 tracing::info_span!(names::SPAN_FINISH, idempotency.operation = self.of.operation.as_str());
-            let recorded = self.finish(&intent, ticket, verdict, outcome).instrument(span).await;
+            let finish = self.finish(&intent, ticket, verdict, outcome);
+            let recorded =
+                if span.is_disabled() { finish.await } else { Box::pin(finish.instrument(span)).await };
             crash::point(crash::AFTER_FINISH);
             drop(working_on);
             let result = match ran {
@@ -430,6 +447,7 @@ impl<T> Ran<T> {
 }
 
 /// The work, with its panics caught (also those before its first await) and its time bounded.
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
 fn run_caught<F, Fut, T>(work: F, attempt: Attempt, timeout: Option<Duration>) -> impl Future<Output = Ran<T>>
 where
     F: FnOnce(Attempt) -> Fut,

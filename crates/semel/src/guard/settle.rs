@@ -52,6 +52,7 @@ impl<S: Store> Guarded<S> {
         self.ask_within(limit, phase, request)
     }
 
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(crate) fn ask_within<T>(
         &self,
         limit: Duration,
@@ -176,28 +177,30 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Brings the outcome to the store; if the store fails, that goes on in the background.
-    pub(super) async fn finish(
-        &self,
-        intent: &Intent,
-        ticket: &Ticket,
+    pub(super) fn finish<'a>(
+        &'a self,
+        intent: &'a Intent,
+        ticket: &'a Ticket,
         verdict: Verdict,
         outcome: Option<Outcome>,
-    ) -> Recorded {
+    ) -> impl Future<Output = Recorded> + Send + 'a {
         // Too large to keep is known beforehand: the tombstone says "done, body not kept".
         let outcome = outcome.map(|outcome| self.kept(outcome));
         let finish = Finish { verdict, outcome, retention: self.of.policy.retention };
-        let asked = {
-            let request = pin!(self.of.guard.inner.store.finish(*ticket, finish.clone()));
-            self.ask(Phase::Finish, request).await
-        };
-        let error = match asked {
-            Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
-            Ok(_) => return Box::pin(self.superseded(*ticket)).await,
-            Err(error) => error,
-        };
-        tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
-        self.finish_later(intent, *ticket, finish);
-        Recorded::NotYet
+        async move {
+            let asked = {
+                let request = pin!(self.of.guard.inner.store.finish(*ticket, finish.clone()));
+                self.ask(Phase::Finish, request).await
+            };
+            let error = match asked {
+                Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
+                Ok(_) => return Box::pin(self.superseded(*ticket)).await,
+                Err(error) => error,
+            };
+            tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
+            self.finish_later(intent, *ticket, finish);
+            Recorded::NotYet
+        }
     }
 
     /// Counts a finish that was answered; says whether the outcome that stands is this one's.
@@ -295,7 +298,9 @@ impl<S: Store> Guarded<S> {
         let stored = match recorded {
             Recorded::Yes => true,
             Recorded::NotYet => false,
-            Recorded::Instead(verdict, outcome) => return self.given_again(intent, verdict, outcome).await,
+            Recorded::Instead(verdict, outcome) => {
+                return Box::pin(self.given_again(intent, verdict, outcome)).await;
+            }
         };
         Ok(Answer { outcome, verdict, ended, replayed: false, stored, guarded: true })
     }

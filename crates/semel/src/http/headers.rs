@@ -103,7 +103,8 @@ pub(super) fn strip_ours(headers: &mut HeaderMap) {
 
 /// The headers of a response that are kept, in their order. `None` when they are more than may be kept.
 pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> {
-    let (mut kept, mut bytes) = (Vec::new(), 0);
+    // Mostly it is one or two, and they are kept for long.
+    let (mut kept, mut bytes) = (Vec::with_capacity(2), 0);
     let hop_by_hop = headers.contains_key(header::CONNECTION);
     for (name, value) in headers {
         // Nothing in the list of ours is among those that are never kept; what the builder was told may be.

@@ -55,12 +55,16 @@ impl Route {
                 (Segment::Rest, Some(first)) => return !first.is_empty(),
                 (Segment::Any, Some(value)) if !value.is_empty() => {}
                 // Compared decoded: `/%70ayments` must not slip past a rule for `/payments`.
-                (Segment::Text(text), Some(value)) if *text == decoded(value) => {}
+                (Segment::Text(text), Some(value)) if is_decoded(text, value) => {}
                 _ => return false,
             }
         }
         given.next().is_none()
     }
+}
+
+fn is_decoded(text: &[u8], segment: &str) -> bool {
+    if segment.contains('%') { *text == decoded(segment) } else { text == segment.as_bytes() }
 }
 
 /// Percent escapes undone; a broken one stays as it is.

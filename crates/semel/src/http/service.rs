@@ -98,11 +98,12 @@ where
 }
 
 /// Until the body is read, a client that goes away leaves nothing.
-async fn answer<S, Inner, B, R>(
+#[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
+fn answer<S, Inner, B, R>(
     mut work: Box<Work<S, Inner, B>>,
     scope: Scope,
     key: Key,
-) -> Given<R, Inner::Error>
+) -> impl Future<Output = Given<R, Inner::Error>> + Send
 where
     S: Store,
     Inner: Service<Request<EdgeBody<B>>, Response = Response<R>> + Send + 'static,
@@ -113,53 +114,55 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Send,
 {
-    let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
-    let rule = &prepared.rule;
-    let extent = work.request.body_mut().fill(rule.body_bytes_max, None).await;
-    if let Some(problem) = unread(&extent, rule.body_bytes_max) {
-        return Ok(shared.refuse(&problem));
-    }
-    let intent = Intent::new(scope, prepared.guarded.name().clone(), key);
-    let fingerprint = fingerprint(&rule.recipe, &work.request, intent.operation().as_str());
-    // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
-    // Said always, because to say nothing means that any coding is welcome.
-    work.request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if prepared.atomic {
-        return Box::pin(atomic(work, intent, fingerprint)).await;
-    }
-    let id = intent.id();
-    let ran = match rule.respond_async_after {
-        None => {
-            // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
-            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
-            prepared.guarded.run_giving(intent, fingerprint, work).await
+    async move {
+        let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
+        let rule = &prepared.rule;
+        let extent = work.request.body_mut().fill(rule.body_bytes_max, None).await;
+        if let Some(problem) = unread(&extent, rule.body_bytes_max) {
+            return Ok(shared.refuse(&problem));
         }
-        Some(after) => {
-            let (started, has_started) = oneshot::channel();
-            work.started = Some(started);
-            let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
-            let run = Box::pin(prepared.guarded.run_giving(intent, fingerprint, work));
-            tokio::select! {
-                biased;
-                ran = run => ran,
-                // Dropping the run cancels nothing once the work has started.
-                () = Box::pin(started_and_passed(has_started, after)) => {
-                    return Ok(shared.accepted(&id, RETRY_AFTER).map(EdgeBody::whole));
+        let intent = Intent::new(scope, prepared.guarded.name().clone(), key);
+        let fingerprint = fingerprint(&rule.recipe, &work.request, intent.operation().as_str());
+        // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
+        // Said always, because to say nothing means that any coding is welcome.
+        work.request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if prepared.atomic {
+            return Box::pin(atomic(work, intent, fingerprint)).await;
+        }
+        let named = intent.clone();
+        let ran = match rule.respond_async_after {
+            None => {
+                // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
+                let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
+                prepared.guarded.run_giving(intent, fingerprint, work).await
+            }
+            Some(after) => {
+                let (started, has_started) = oneshot::channel();
+                work.started = Some(started);
+                let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
+                let run = Box::pin(prepared.guarded.run_giving(intent, fingerprint, work));
+                tokio::select! {
+                    biased;
+                    ran = run => ran,
+                    // Dropping the run cancels nothing once the work has started.
+                    () = Box::pin(started_and_passed(has_started, after)) => {
+                        return Ok(shared.accepted(&named.id(), RETRY_AFTER).map(EdgeBody::whole));
+                    }
                 }
             }
-        }
-    };
-    match ran {
-        Ok((answer, _)) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
-        Ok((answer, given)) => shared.give(&answer, given),
-        Err(GuardError::InFlight { retry_after }) if rule.accept => {
-            Ok(shared.accepted(&id, retry_after).map(EdgeBody::whole))
-        }
-        Err(error) => {
-            if let GuardError::StoreUnavailable(error) = &error {
-                tracing::error!(intent = %id, %error, "a request was refused: the store cannot be asked");
+        };
+        match ran {
+            Ok((answer, _)) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
+            Ok((answer, given)) => shared.give(&answer, given),
+            Err(GuardError::InFlight { retry_after }) if rule.accept => {
+                Ok(shared.accepted(&named.id(), retry_after).map(EdgeBody::whole))
             }
-            Ok(shared.refuse(&Problem::from(&error)))
+            Err(error) => {
+                if let GuardError::StoreUnavailable(error) = &error {
+                    tracing::error!(intent = %named.id(), %error, "a request was refused: the store cannot be asked");
+                }
+                Ok(shared.refuse(&Problem::from(&error)))
+            }
         }
     }
 }

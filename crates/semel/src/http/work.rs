@@ -48,6 +48,7 @@ where
     R: Body<Data = Bytes>,
 {
     /// Makes the call; what is left to wait for is the answer.
+    #[expect(clippy::boxed_local, reason = "it is boxed so that it is not moved by value on its way here")]
     pub(super) fn run(
         self: Box<Self>,
         attempt: Attempt,

@@ -159,3 +159,89 @@ fn chosen<Q, A>(
     }
     unique
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::intent::identity::{Epoch, Owner};
+    use crate::intent::outcome::Verdict;
+    use crate::intent::policy::{Retention, StoreTime};
+
+    fn ticket(first: u8, attempt: u32) -> Ticket {
+        Ticket {
+            id: IntentId::from_bytes([first; 32]),
+            owner: Owner::NOBODY,
+            epoch: Epoch(1),
+            attempt,
+            lease_until: StoreTime(0),
+            other_recipe: false,
+        }
+    }
+
+    fn renewal(first: u8, attempt: u32) -> Command {
+        Command::Renew(Ask::new((ticket(first, attempt), 0), oneshot::channel().0))
+    }
+
+    fn outcome(first: u8, bytes: usize) -> Command {
+        let finishing = Finishing {
+            ticket: ticket(first, 1),
+            verdict: Verdict::Completed,
+            retention: Retention::Forever,
+            outcome: Some(Bytes::from(vec![0; bytes])),
+        };
+        Command::Finish(Ask::new(finishing, oneshot::channel().0))
+    }
+
+    fn renewed(batch: Option<Batch>) -> Vec<(u8, u32)> {
+        let Some(Batch::Renews(asks)) = batch else { return Vec::new() };
+        asks.iter().map(|ask| (ask.request.0.id.as_bytes()[0], ask.request.0.attempt)).collect()
+    }
+
+    #[test]
+    fn a_batch_is_sorted_and_has_each_id_once_the_oldest_first() {
+        let mut waiting = Waiting::default();
+        for (first, attempt) in [(3, 1), (1, 1), (3, 2), (2, 1), (3, 3), (1, 2)] {
+            waiting.put(renewal(first, attempt));
+        }
+        assert_eq!(renewed(waiting.take(10, false)), [(1, 1), (2, 1), (3, 1)]);
+        assert_eq!(renewed(waiting.take(10, false)), [(1, 2), (3, 2)]);
+        assert_eq!(renewed(waiting.take(10, false)), [(3, 3)]);
+        assert!(waiting.take(10, false).is_none());
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_number_and_by_bytes() {
+        let mut waiting = Waiting::default();
+        (0..5).for_each(|first| waiting.put(renewal(first, 1)));
+        assert_eq!(renewed(waiting.take(2, false)), [(0, 1), (1, 1)]);
+        assert_eq!(waiting.len(), 3);
+
+        let mut waiting = Waiting::default();
+        for (first, bytes) in [(1, OUTCOME_BYTES_MAX + 1), (2, OUTCOME_BYTES_MAX), (3, 1), (4, 1)] {
+            waiting.put(outcome(first, bytes));
+        }
+        let mut sizes = Vec::new();
+        while let Some(Batch::Finishes(asks)) = waiting.take(10, false) {
+            sizes.push(asks.len());
+        }
+        // One that is too large by itself travels alone, not never.
+        assert_eq!(sizes, [1, 1, 2]);
+    }
+
+    #[test]
+    fn the_kinds_take_turns() {
+        let mut waiting = Waiting::default();
+        for first in 0..4 {
+            waiting.put(renewal(first, 1));
+            waiting.put(outcome(first, 1));
+        }
+        let mut turns = Vec::new();
+        while let Some(batch) = waiting.take(2, false) {
+            turns.push(matches!(batch, Batch::Renews(_)));
+        }
+        assert_eq!(turns, [false, true, false, true]);
+    }
+}

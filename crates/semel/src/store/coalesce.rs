@@ -135,7 +135,7 @@ pub(super) struct Bounds {
 }
 
 enum Work {
-    Command(Command),
+    Command(Box<Command>),
     /// Take nothing more, and end when everything is answered.
     Close,
 }
@@ -179,7 +179,7 @@ impl Coalescer {
         request: Q,
         kind: impl FnOnce(Ask<Q, A>) -> Command,
     ) -> Result<A, StoreError> {
-        self.queue.ask(|reply| Work::Command(kind(Ask::new(request, reply)))).await
+        self.queue.ask(|reply| Work::Command(Box::new(kind(Ask::new(request, reply))))).await
     }
 
     /// Takes nothing more, and returns when everything asked before is answered.
@@ -219,7 +219,7 @@ struct Outage {
 impl Intake {
     fn accept(&mut self, work: Option<Work>) {
         match work {
-            Some(Work::Command(command)) => self.waiting.put(command),
+            Some(Work::Command(command)) => self.waiting.put(*command),
             Some(Work::Close) => self.requests.close(),
             None => self.closed = true,
         }

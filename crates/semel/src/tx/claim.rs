@@ -34,7 +34,7 @@ const EPOCH_SQLITE: Sql = Sql::same("UPDATE semel_tx SET epoch = epoch + 1 RETUR
 
 const PUT: Sql = Sql {
     postgres: "SELECT semel_tx_put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-    mysql: "",
+    mysql: include_str!("sql/put_mysql.sql"),
     sqlite: include_str!("sql/put_sqlite.sql"),
 };
 
@@ -70,13 +70,21 @@ pub(super) enum Claimed {
     Replay(Verdict, Outcome),
 }
 
-struct Looked {
+pub(super) struct Looked {
     /// Nobody else can claim it until this transaction ends.
     locked: bool,
     writable: bool,
     now: StoreTime,
-    head: Option<Head>,
+    pub(super) head: Option<Head>,
     outcome: Option<Bytes>,
+}
+
+impl Looked {
+    /// Somebody else's transaction has it, and what that will leave is not known.
+    #[cfg(feature = "mysql")]
+    pub(super) fn held() -> Self {
+        Self { locked: false, writable: true, now: StoreTime(0), head: None, outcome: None }
+    }
 }
 
 /// Claims, or says what stands in the way. Waits for whoever is at it, within the bound.
@@ -84,12 +92,27 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
     let (mut pause, mut turn) = (PAUSE_MIN, None);
+    // MySQL waits in the look itself. Several who wait there for one row that is then rolled back each keep a
+    // lock on the gap it leaves, and none can insert: a deadlock. So there is one.
+    if port.dialect() == Dialect::Mysql {
+        turn = Turn::take(ask.intent.id(), deadline).await;
+        if turn.is_none() {
+            return Err(TxError::InFlight { waited: begun.elapsed() });
+        }
+    }
     loop {
-        let busy = match look(&port, &ask.intent).await {
-            Ok(looked) => match decide(&ask, looked)? {
-                Some(claimed) => return Ok(claimed),
-                None => false,
-            },
+        let busy = match look(&port, &ask).await {
+            Ok(looked) => {
+                let locked = looked.locked;
+                match decide(&ask, looked)? {
+                    Some(claimed) => return taken(&port, &ask, claimed).await,
+                    // Whoever is at it outside of a transaction needs the row, which is ours as long as we wait.
+                    None if locked && port.dialect() == Dialect::Mysql => {
+                        return Err(TxError::InFlight { waited: begun.elapsed() });
+                    }
+                    None => false,
+                }
+            }
             Err(error) if error.kind() == DriverErrorKind::Busy => true,
             Err(error) => return Err(error.into()),
         };
@@ -154,7 +177,22 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
     }
 }
 
-async fn look(port: &Port, intent: &Intent) -> Result<Looked, DriverError> {
+/// MySQL: where there was a row before, it has to say who runs now.
+#[cfg(feature = "mysql")]
+async fn taken(port: &Port, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
+    if let (Dialect::Mysql, Claimed::Run(Seen { epoch: Some(_), .. })) = (port.dialect(), &claimed) {
+        super::mysql::take(port, ask).await?;
+    }
+    Ok(claimed)
+}
+
+#[cfg(not(feature = "mysql"))]
+async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
+    Ok(claimed)
+}
+
+async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
+    let intent = &ask.intent;
     match port.dialect() {
         Dialect::Postgres => {
             let values = vec![lock_key(intent).into(), intent.id().as_bytes()[..].into()];
@@ -168,11 +206,23 @@ async fn look(port: &Port, intent: &Intent) -> Result<Looked, DriverError> {
             let row = rows.first().ok_or_else(no_row)?;
             looked(row, 1, true, true, row.int(0)?)
         }
-        Dialect::Mysql => Err(DriverError::new(DriverErrorKind::Other, "not built yet for MySQL")),
+        #[cfg(feature = "mysql")]
+        Dialect::Mysql => super::mysql::look(port, ask).await,
+        #[cfg(not(feature = "mysql"))]
+        Dialect::Mysql => {
+            let message = "this build has no MySQL; build with the feature `mysql`";
+            Err(DriverError::new(DriverErrorKind::Other, message))
+        }
     }
 }
 
-fn looked(row: &Row, at: usize, locked: bool, writable: bool, now: i64) -> Result<Looked, DriverError> {
+pub(super) fn looked(
+    row: &Row,
+    at: usize,
+    locked: bool,
+    writable: bool,
+    now: i64,
+) -> Result<Looked, DriverError> {
     let now = StoreTime(now.cast_unsigned());
     let Some(state) = row.int_or_null(at)? else {
         return Ok(Looked { locked, writable, now, head: None, outcome: None });
@@ -251,6 +301,6 @@ fn unreadable(why: String) -> DriverError {
     DriverError::of(DriverErrorKind::Unreadable, why)
 }
 
-fn no_row() -> DriverError {
+pub(super) fn no_row() -> DriverError {
     unreadable("a row was expected and none came".to_owned())
 }

@@ -29,7 +29,7 @@ use crate::intent::scope::Scope;
 /// ```
 /// # #[cfg(feature = "sqlite")] {
 /// use rusqlite::{Connection, OptionalExtension};
-/// use semel::tx::{Applied, Command, CommandError, Transition};
+/// use semel::tx::{Applied, Command, CommandError, Transition, TxError};
 ///
 /// let mut db = Connection::open_in_memory()?;
 /// semel::tx::sqlite::migrate(&db)?;
@@ -37,22 +37,22 @@ use crate::intent::scope::Scope;
 ///                   INSERT INTO escalation VALUES ('case-7', 'pending', 18)")?;
 ///
 /// let mut approve = |command: &Command<&str>| {
-///     let tx = db.transaction()?;
+///     let tx = db.transaction().map_err(TxError::Work)?;
 ///     let applied = command.once().apply_now(&tx, |tx| {
 ///         // The transition itself is conditional: the database guards the business race.
 ///         let moved = tx.query_row(
 ///             "UPDATE escalation SET status = 'approved', version = version + 1
 ///              WHERE id = ?1 AND status = 'pending' AND version = ?2 RETURNING version",
-///             (&command.aggregate, command.expected_version),
-///             |row| row.get::<_, u64>(0),
+///             (&command.aggregate, command.expected_version.cast_signed()),
+///             |row| row.get::<_, i64>(0),
 ///         );
 ///         Ok::<_, rusqlite::Error>(match moved.optional()? {
 ///             Some(version) => Transition::Done(version),
 ///             None => Transition::Advanced(tx.query_row("SELECT status FROM escalation", [], |row| row.get(0))?),
 ///         })
 ///     })?;
-///     tx.commit().map_err(semel::tx::TxError::Work)?;
-///     Ok::<Applied<u64, String>, CommandError<String, rusqlite::Error>>(applied)
+///     tx.commit().map_err(TxError::Work)?;
+///     Ok::<Applied<i64, String>, CommandError<String, rusqlite::Error>>(applied)
 /// };
 ///
 /// let first = Command {

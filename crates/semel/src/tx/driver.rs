@@ -10,6 +10,8 @@ use bytes::Bytes;
 mod error;
 #[cfg(feature = "sqlite")]
 mod over_rusqlite;
+#[cfg(feature = "mysql")]
+mod over_sqlx_mysql;
 #[cfg(feature = "sqlx-postgres")]
 mod over_sqlx_postgres;
 #[cfg(feature = "postgres")]
@@ -24,7 +26,8 @@ pub(crate) use over_rusqlite::play_now;
 pub enum Dialect {
     /// PostgreSQL: parameters are `$1`, `$2` …
     Postgres,
-    /// MySQL and MariaDB: parameters are `?`.
+    /// MySQL and MariaDB: parameters are `?1`, `?2` …, or `?` one after the other; several statements may be
+    /// one text.
     Mysql,
     /// SQLite: parameters are `?1`, `?2` …
     Sqlite,
@@ -201,7 +204,8 @@ pub trait Lend {
 
 /// A transaction of the caller's, as semel needs it.
 ///
-/// Implemented for `sqlx::Transaction<'_, Postgres>` and `sqlx::PgConnection` (feature `sqlx-postgres`) and for
+/// Implemented for `sqlx::Transaction<'_, Postgres>` and `sqlx::PgConnection` (feature `sqlx-postgres`), for
+/// `sqlx::Transaction<'_, MySql>` and `sqlx::MySqlConnection` (feature `mysql`) and for
 /// `tokio_postgres::Transaction` (feature `postgres`). Pools that wrap one of them lend it by `&mut *tx`.
 ///
 /// Laws of an implementation:

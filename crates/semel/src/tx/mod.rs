@@ -1,7 +1,8 @@
 //! *Once* inside the caller's own transaction: intent, rows and outcome are one commit.
 //!
 //! The strongest mode: before the commit nothing has happened, after it everything has, and there is no moment in
-//! between. No lease, nothing uncertain, no second fsync.
+//! between. No lease, nothing uncertain, no second fsync. The guide, with what each isolation level does, is
+//! `docs/transactions.md`.
 //!
 //! | module | what |
 //! |---|---|
@@ -20,6 +21,8 @@ mod command;
 pub mod driver;
 mod error;
 pub mod ledger;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod once;
 mod phases;
 pub mod reference;
@@ -35,3 +38,7 @@ pub use error::TxError;
 pub use once::{Once, TxReply, WAIT, once_tx};
 pub use phases::{LEASE, PHASE_BYTES_MAX, PHASES_MAX, PhaseRun, Phases, PhasesError, Started};
 pub use remember::Remember;
+
+#[cfg(all(doctest, feature = "sqlite", feature = "sqlx-postgres"))]
+#[doc = include_str!("../../../../docs/transactions.md")]
+struct Guide;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::claim::{self, Ask, Claimed};
 use super::driver::Tx;
 use super::error::TxError;
-use super::once::{TxReply, WAIT};
+use super::once::TxReply;
 use super::remember::Remember;
 use super::script::{Port, play};
 use crate::crash;
@@ -122,7 +122,7 @@ impl Phases {
             // Remote calls in between carry a key of their own: after a crash it may go on at once.
             effect: Effect::Keyed,
             lease_ms: millis(LEASE),
-            wait: WAIT,
+            wait: Duration::ZERO,
         };
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Ok(Self { ask, names, retention: Retention::default(), changes: false })
@@ -141,7 +141,8 @@ impl Phases {
         self
     }
 
-    /// Says how long to wait for somebody who is at it.
+    /// Says how long to wait for somebody who is at it. Not at all unless this is called: whoever waits holds a
+    /// transaction and its connection, and the one who is at it may need that very connection for its next phase.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.ask.wait = wait;
         self

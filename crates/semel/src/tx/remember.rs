@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::TxError;
 use crate::guard::{Failure, FailureKind};
-use crate::intent::outcome::{Outcome, Verdict};
+use crate::intent::outcome::{Body, Outcome, Verdict};
 
 const OK: u16 = 200;
 
@@ -26,7 +26,11 @@ impl Remember for Outcome {
     }
 
     fn recall(_: Verdict, outcome: Outcome) -> Result<Self, TxError> {
-        Ok(outcome)
+        match outcome.body {
+            // Somebody stored it through a protected store; as it is, it is nobody's answer.
+            Body::Sealed(_) => Err(TxError::Value { why: "it is sealed, and was not opened".to_owned() }),
+            _ => Ok(outcome),
+        }
     }
 }
 

@@ -55,7 +55,7 @@ async fn the_store_holds_a_reference_and_later_callers_get_a_rebuilt_answer() {
     let guarded = Guard::new(store()).operation("pay").unwrap().minimal(ledger.clone());
     assert_eq!(pay(&guarded, &effects, "paid pay_7 by Jane Doe").await.unwrap(), "paid pay_7 by Jane Doe");
     let kept = stored(&guarded).await;
-    assert_eq!(kept, Outcome { code: 200, headers: vec![], body: Body::Reference("pay_7".into()) });
+    assert_eq!(kept, Outcome { code: 200, headers: vec![].into(), body: Body::Reference("pay_7".into()) });
     assert_eq!(pay(&guarded, &effects, "x").await.unwrap(), "rebuilt pay_7");
     for mode in 1..=3 {
         ledger.0.store(mode, Ordering::SeqCst);

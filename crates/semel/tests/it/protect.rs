@@ -79,7 +79,7 @@ fn finish() -> semel::store::Finish {
 
 async fn replayed(store: &impl Store, name: &str) -> Result<Outcome, semel::store::StoreError> {
     match store.claim(claim(name)).await? {
-        Claimed::Replay(existing) => Ok(existing.record.outcome.unwrap()),
+        Claimed::Replay(existing) => Ok(existing.record.outcome.clone().unwrap()),
         other => panic!("{other:?}"),
     }
 }

@@ -4,10 +4,12 @@ mod allocations;
 mod layer;
 mod load;
 mod memory;
+mod mysql;
 mod postgres;
 mod sqlite;
 mod table;
 mod times;
+mod tx;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,10 +24,10 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres";
+    parts: memory, guard, sqlite, postgres, tx, mysql";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
-const PARTS: [&str; 4] = ["memory", "guard", "sqlite", "postgres"];
+const PARTS: [&str; 6] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql"];
 
 /// What is measured, and how much of it.
 struct Wanted {
@@ -67,12 +69,12 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let measured = if wanted.layer { layer(&wanted) } else { stores(&wanted) };
+    let mut table = Table::default();
+    let measured = if wanted.layer { layer(&wanted, &mut table) } else { stores(&wanted, &mut table) };
+    // What was measured before something failed is shown as well.
+    print!("{}", if wanted.json { table.json() } else { table.text() });
     match measured {
-        Ok(table) => {
-            print!("{}", if wanted.json { table.json() } else { table.text() });
-            ExitCode::SUCCESS
-        }
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -80,32 +82,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn stores(wanted: &Wanted) -> Result<Table, Failed> {
+fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let directory = Directory::new()?;
-    let mut table = Table::default();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let size = wanted.size;
     for part in &wanted.parts {
         eprintln!("{part} …");
         match part.as_str() {
-            "memory" => memory::measure(&runtime, size, &mut table)?,
-            "guard" => allocations::measure(size, &mut table)?,
-            "sqlite" => sqlite::measure(&runtime, size, &directory.0, &mut table)?,
-            _ => postgres::measure(&runtime, size, wanted.records, &mut table)?,
+            "memory" => memory::measure(&runtime, size, table)?,
+            "guard" => allocations::measure(size, table)?,
+            "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            "mysql" => mysql::measure(&runtime, size, table)?,
+            "tx" => tx::measure(&runtime, size, table)?,
+            _ => postgres::measure(&runtime, size, wanted.records, table)?,
         }
     }
-    Ok(table)
+    Ok(())
 }
 
 /// One kind of request alone is for a profiler.
-fn layer(wanted: &Wanted) -> Result<Table, Failed> {
-    let mut table = Table::default();
+fn layer(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let only = match &wanted.parts[..] {
         [only] => Some(only.as_str()),
         _ => None,
     };
-    layer::measure(wanted.size, only, &mut table)?;
-    Ok(table)
+    layer::measure(wanted.size, only, table)
 }
 
 /// On the disk of the checkout: a temporary directory may be in memory, where an fsync costs nothing.

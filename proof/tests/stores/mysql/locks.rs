@@ -14,6 +14,11 @@ fn single() -> MysqlOptions {
     MysqlStore::options().connections(1)
 }
 
+/// Waits for locks longer than the store's second: for tests of what follows.
+pub(super) fn patient(sql: String) -> String {
+    sql.replace("innodb_lock_wait_timeout = 1", "innodb_lock_wait_timeout = 10")
+}
+
 #[tokio::test]
 async fn strangers_do_not_wait_for_a_key_that_an_open_transaction_has_inserted() {
     let Some(database) = Database::new().await else { return };
@@ -126,10 +131,13 @@ pub(super) async fn finish_behind_a_lock(
 #[tokio::test]
 async fn the_clock_is_read_after_the_lock_was_waited_for() {
     let Some(database) = Database::new().await else { return };
-    let Some((changed, released)) = finish_behind_a_lock(&database, MysqlStore::options()).await else {
-        return;
-    };
+    let options = MysqlStore::options().rewriting(patient);
+    let Some((changed, released)) = finish_behind_a_lock(&database, options).await else { return };
     assert!(changed >= released, "{changed:?} is before {released:?}, when the row was let go");
+}
+
+fn waiting(sql: String) -> String {
+    patient(sql).replace("READ UNCOMMITTED", "READ COMMITTED")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,8 +145,7 @@ async fn a_deadlock_with_somebody_elses_transaction_is_survived() {
     let Some(database) = Database::new().await else { return };
     // Without the dirty look it waits for inserted keys like anybody else: only so can a deadlock be made on
     // purpose. Two rows in the order of their ids, and the other transaction in the opposite one.
-    let store =
-        database.open(single().rewriting(|sql| sql.replace("READ UNCOMMITTED", "READ COMMITTED"))).await;
+    let store = database.open(single().rewriting(waiting)).await;
     run_of(&store, &claim_of("warm")).await;
     let mut deadlocks = 0;
     for round in 0..5 {
@@ -192,7 +199,8 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
     let mut met = [first, second];
     met.sort_by_key(Result::is_err);
     assert_eq!(met, [Ok(()), Err(1213)], "one of them is the victim");
-    drop((one, two));
+    one.rollback().await.unwrap();
+    two.rollback().await.unwrap();
 
     // Six stores, each with connections of its own, over the same keys in orders of their own.
     let stores = join_all((0..6).map(|_| database.store())).await;
@@ -219,4 +227,43 @@ async fn batches_in_opposite_order_deadlock_and_sorted_ones_do_not() {
         ran += soon(task).await.unwrap();
     }
     assert_eq!(ran, 300, "each key ran once");
+}
+
+#[tokio::test]
+async fn a_gap_somebody_locks_stops_new_keys_there_and_nothing_else() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.store().await;
+    let mut tickets = Vec::new();
+    for n in 0..10 {
+        tickets.push(run_of(&store, &claim_of(&format!("there-{n}"))).await);
+    }
+    // What nobody should do: lock a row that is not there, under REPEATABLE READ. It locks what would come
+    // beside it.
+    let mut other = database.raw().await;
+    run(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
+    let mut transaction = other.begin().await.unwrap();
+    let (low, high) = ("X'00'", format!("X'{}'", "ff".repeat(32)));
+    let lock = format!("SELECT id FROM semel_intent WHERE id = {low} OR id = {high} FOR UPDATE");
+    run(&mut transaction, &lock).await;
+    let claims: Vec<Claim> = (0..40).map(|n| claim_of(&format!("new-{n}"))).collect();
+    let asked = join_all(claims.iter().map(|claim| store.claim(claim.clone())));
+    let finishes = join_all(tickets.iter().map(|ticket| store.finish(*ticket, completed("x"))));
+    let (asked, finished) = soon(async { tokio::join!(asked, finishes) }).await;
+    assert!(finished.into_iter().all(|finished| matches!(finished, Ok(Finished::Recorded))));
+    let mut stopped = 0;
+    for met in asked {
+        match met {
+            Ok(met) => assert!(matches!(met, Claimed::Run(_)), "{met:?}"),
+            Err(error) => {
+                assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied));
+                stopped += 1;
+            }
+        }
+    }
+    println!("{stopped} of 40 new keys fell into the locked gaps");
+    assert!(stopped < 40, "most gaps are free");
+    transaction.rollback().await.unwrap();
+    for claim in &claims {
+        run_of(&store, claim).await;
+    }
 }

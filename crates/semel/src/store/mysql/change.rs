@@ -115,7 +115,10 @@ impl Server {
             answers.push(Some(match step(Some(&before), &event, locked.now).change {
                 Change::Put(head) => {
                     let until = codes::number(head.lease_until.0).to_string();
-                    row(&mut rows, &[("id", &literal::bytes(ticket.id.as_bytes())), ("lease_until", &until)]);
+                    literal::push_row(
+                        &mut rows,
+                        &[("id", &literal::bytes(ticket.id.as_bytes())), ("lease_until", &until)],
+                    );
                     Renewed::Until(head.lease_until)
                 }
                 _ => Renewed::Stale,
@@ -187,22 +190,8 @@ fn tell<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<A>>) {
     }
 }
 
-/// One more row of a table that exists only in the statement. The first one names the columns.
-fn row(rows: &mut String, values: &[(&str, &str)]) {
-    let first = rows.is_empty();
-    rows.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
-    for (n, (name, value)) in values.iter().enumerate() {
-        rows.push_str(if n == 0 { "" } else { ", " });
-        rows.push_str(value);
-        if first {
-            rows.push_str(" AS ");
-            rows.push_str(name);
-        }
-    }
-}
-
 fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, outcome: Option<&[u8]>) {
-    row(
+    literal::push_row(
         rows,
         &[
             ("id", &literal::bytes(id.as_bytes())),

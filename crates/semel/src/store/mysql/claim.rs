@@ -1,7 +1,7 @@
 //! Claims: one packet for those that are new or finished, a second for those that are taken over.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::literal::{self, Template, template};
 use super::lock::Locked;
@@ -24,8 +24,10 @@ static PEEK: Template = template!("sql/peek.sql");
 /// Which statement of claim.sql commits.
 const CLAIM_COMMITS: usize = 6;
 
-/// How often a packet that met a deadlock is sent again.
-const DEADLOCKS_MAX: u32 = 5;
+/// How often a packet that met somebody's lock, or a deadlock, is sent again as it is.
+const MEETINGS_MAX: u32 = 5;
+/// A lock that took longer to be refused was waited for: others should not wait again.
+const MEETING: Duration = Duration::from_millis(200);
 
 /// How often a claim comes back before somebody's open transaction is reason enough to say "in flight".
 const PEEK_TRIES: u32 = 6;
@@ -53,27 +55,33 @@ impl Server {
     /// Inserts what is new and answers what is decided by the rows that are there. Returns those that may
     /// run although there is a row.
     async fn claim_new(&self, session: &mut Session, asks: &mut [ClaimAsk]) -> Result<Vec<usize>, Failure> {
-        let sql = self.claim_text(session, asks).await.map_err(|failed| self.failure(&failed, None))?;
-        let mut deadlocks = 0;
+        let sql = match self.claim_text(session, asks).await {
+            Ok(sql) => sql,
+            // Somebody is inserting a name for the first time: all come again, and find it.
+            Err(failed) if failed.trouble.is_lock() => return Ok(Vec::new()),
+            Err(failed) => return Err(self.failure(&failed, None)),
+        };
+        let mut meetings = 0;
         let brought = loop {
+            let begun = Instant::now();
             let failed = match session.run(sql.clone()).await {
                 Ok(brought) => break brought,
                 Err(failed) => failed,
             };
+            session.roll_back().await;
             if failed.trouble.is_lock() {
-                session.roll_back().await;
-                deadlocks += 1;
-                if failed.trouble.number() == Some(1213) && deadlocks < DEADLOCKS_MAX {
-                    let pause = Duration::from_micros(fastrand::u64(200..4_000));
-                    tokio::time::sleep(pause).await;
-                    continue;
-                }
-                // Held by an open transaction since we looked: whoever is alone comes again, and sees it.
-                if asks.len() == 1 {
+                // Whoever is alone comes again, and sees who was in the way: unless it was waited for twice,
+                // and is nobody's row but the gap between two.
+                let waited = begun.elapsed() >= MEETING;
+                if asks.len() == 1 && !(waited && asks[0].tries > 0) {
                     return Ok(Vec::new());
                 }
-            } else if !failed.trouble.needs_new_connection() {
-                session.roll_back().await;
+                // Lost a race since the look. The next look sees the winner, unless it was long in coming.
+                meetings += 1;
+                if meetings < MEETINGS_MAX && begun.elapsed() < MEETING {
+                    tokio::time::sleep(Duration::from_micros(fastrand::u64(200..4_000))).await;
+                    continue;
+                }
             }
             return Err(self.failure(&failed, Some(CLAIM_COMMITS)));
         };
@@ -120,9 +128,7 @@ impl Server {
                 continue;
             }
             let operation = self.operation(session, claim.intent.operation()).await?;
-            let first = unique.is_empty();
-            asked.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
-            let values = [
+            let claimed = [
                 ("id", literal::bytes(id.as_bytes())),
                 ("k", unique.len().to_string()),
                 ("effect", codes::effect_code(claim.effect).to_string()),
@@ -135,15 +141,7 @@ impl Server {
                 ("scope", literal::text(claim.intent.scope().as_str())),
                 ("`key`", literal::text(claim.intent.key().as_str())),
             ];
-            for (n, (name, value)) in values.iter().enumerate() {
-                asked.push_str(if n == 0 { "" } else { ", " });
-                asked.push_str(value);
-                // The first row names the columns.
-                if first {
-                    asked.push_str(" AS ");
-                    asked.push_str(name);
-                }
-            }
+            literal::push_row(&mut asked, &claimed.each_ref().map(|(name, value)| (*name, value.as_str())));
             unique.push(id);
         }
         let count = unique.len().to_string();

@@ -59,14 +59,14 @@ impl Server {
     ) -> Result<Page, Failed> {
         let now = self.now(session).await?;
         let mut page = Page { records: Vec::new(), next: None, now };
-        let operation = match &filter.operation {
+        let operations = match &filter.operation {
             None => None,
             Some(name) => match self.find_operation(session, name).await? {
-                Some(n) => Some(n),
-                None => return Ok(page),
+                none if none.is_empty() => return Ok(page),
+                numbers => Some(numbers),
             },
         };
-        let wanted = Wanted::new(filter, operation, now);
+        let wanted = Wanted::new(filter, operations, now);
         let limit = filter.page_records();
         let mut places: Vec<(Place, u64)> = Vec::new();
         let (mut above, mut window) = (after, WINDOW_ROWS_MIN);
@@ -189,7 +189,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn new(filter: &Filter, operation: Option<i64>, now: StoreTime) -> Self {
+    fn new(filter: &Filter, operations: Option<Vec<i64>>, now: StoreTime) -> Self {
         let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
         let only_open = all.iter().all(|state| !state.is_finished());
         let states: Vec<String> = all.iter().map(|state| state_code(*state).to_string()).collect();
@@ -197,8 +197,9 @@ impl Wanted {
         if only_open {
             filters.push_str("AND state IN (0, 1) ");
         }
-        if let Some(n) = operation {
-            filters.push_str(&format!("AND operation = {n} "));
+        if let Some(numbers) = operations {
+            let numbers: Vec<String> = numbers.iter().map(i64::to_string).collect();
+            filters.push_str(&format!("AND operation IN ({}) ", numbers.join(", ")));
         }
         if let Some(tenant) = &filter.tenant {
             // Byte by byte: comparing text would ignore spaces at the end. The tenant is the scope up to its

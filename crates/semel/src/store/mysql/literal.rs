@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// A binary string.
-pub(super) fn bytes(bytes: &[u8]) -> String {
+pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2 + 3);
     push_bytes(&mut out, bytes);
     out
@@ -23,7 +23,7 @@ pub(super) fn push_bytes(out: &mut String, bytes: &[u8]) {
 }
 
 /// A text.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     format!("_utf8mb4 {}", bytes(text.as_bytes()))
 }
 
@@ -49,6 +49,20 @@ pub(super) fn list<'a>(ids: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
         push_bytes(&mut out, id);
     }
     out
+}
+
+/// One more row of a table that exists only in the statement. The first one names the columns.
+pub(super) fn push_row(rows: &mut String, values: &[(&str, &str)]) {
+    let first = rows.is_empty();
+    rows.push_str(if first { "SELECT " } else { " UNION ALL SELECT " });
+    for (n, (name, value)) in values.iter().enumerate() {
+        rows.push_str(if n == 0 { "" } else { ", " });
+        rows.push_str(value);
+        if first {
+            rows.push_str(" AS ");
+            rows.push_str(name);
+        }
+    }
 }
 
 /// A statement's text without its comments, with `{columns}` in their place.

@@ -38,7 +38,7 @@ mod change;
 mod claim;
 mod error;
 mod list;
-mod literal;
+pub(crate) mod literal;
 mod lock;
 mod options;
 mod probe;

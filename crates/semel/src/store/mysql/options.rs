@@ -38,7 +38,7 @@ const DRIVERS: &[&str] = &["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"
 /// | `connect-timeout-ms` | as [`connect_timeout`](Self::connect_timeout) |
 /// | `statement-timeout-ms` | as [`statement_timeout`](Self::statement_timeout) |
 /// | `socket` | path of the server's socket, instead of host and port |
-/// | `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` | TLS, as the `mysql` tool names it |
+/// | `ssl-mode`, `ssl-ca`, `ssl-cert`, `ssl-key` | TLS, as the `mysql` tool names it; needs the feature `mysql-tls` |
 ///
 /// Others are refused: a misspelt bound is not a bound.
 #[derive(Clone)]
@@ -164,6 +164,12 @@ impl MysqlOptions {
                 "batch" => self.batch_max(number()? as usize),
                 "connect-timeout-ms" => self.connect_timeout(ms()?),
                 "statement-timeout-ms" => self.statement_timeout(ms()?),
+                "ssl-mode" if needs_tls(value) && !cfg!(feature = "mysql-tls") => {
+                    return Err(misconfigured(format!(
+                        "ssl-mode={value} needs TLS, which this build does not have for MySQL; build with the \
+                         feature `mysql-tls`"
+                    )));
+                }
                 _ if DRIVERS.contains(&name) => self,
                 _ => {
                     return Err(misconfigured(format!(
@@ -198,6 +204,11 @@ impl MysqlOptions {
         };
         Ok((self, dial, name))
     }
+}
+
+/// `preferred` goes without where it has to; the rest of them must not.
+fn needs_tls(mode: &str) -> bool {
+    !matches!(mode.to_ascii_lowercase().as_str(), "disabled" | "preferred")
 }
 
 fn without_password(place: &str) -> String {
@@ -235,6 +246,17 @@ mod tests {
         assert_eq!(dial.statement_timeout, Duration::from_millis(250));
         assert_eq!(name, "mysql://semel@db:3307/once");
         assert!(!format!("{options:?} {dial:?}").contains("crt"));
+    }
+
+    #[test]
+    #[cfg(not(feature = "mysql-tls"))]
+    fn a_build_without_tls_does_not_go_without_it_where_it_is_asked_for() {
+        for mode in ["required", "VERIFY_CA", "verify_identity", "typo"] {
+            let error =
+                read(&format!("mysql://db/once?ssl-mode={mode}")).map(|(_, _, name)| name).unwrap_err();
+            assert!(error.contains("mysql-tls"), "{error}");
+        }
+        assert!(read("mysql://db/once?ssl-mode=PREFERRED").is_ok());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::session::{Failed, Session};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store::queue::queue_full;
-use crate::store::{Fate, Record, StoreError};
+use crate::store::{ErrorKind, Fate, Record, StoreError};
 
 static RECORD: Template = template!("sql/record.sql");
 static EXPIRED: Template = template!("sql/expired.sql");
@@ -129,6 +129,8 @@ impl Readers {
                     }
                 }
                 Err(_) if done > 0 => break,
+                // The connection may have broken in the commit. Sweeping again does no harm.
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error.in_doubt()),
                 Err(error) => return Err(error),
             }
         }
@@ -178,21 +180,21 @@ impl Server {
             session.roll_back().await;
             return Ok(None);
         }
-        session.run(DELETE.fill(&[("ids", &ids(&locked))])).await?;
+        let mut doomed = String::new();
+        for id in &locked {
+            literal::push_row(&mut doomed, &[("id", &literal::bytes(id.as_bytes()))]);
+        }
+        session.run(DELETE.fill(&[("doomed", &doomed)])).await?;
         Ok(Some(locked.len()))
     }
 
-    /// The number of an operation that has been claimed before.
-    pub(super) async fn find_operation(
-        &self,
-        session: &mut Session,
-        name: &str,
-    ) -> Result<Option<i64>, Failed> {
+    /// The numbers of an operation that has been claimed before: one, or a few if several were first.
+    pub(super) async fn find_operation(&self, session: &mut Session, name: &str) -> Result<Vec<i64>, Failed> {
         let name = literal::text(name);
         let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
         let brought = session.run(sql).await?;
-        let row = brought.first().and_then(|brought| brought.rows.first());
-        Ok(row.map(|row| row.try_get(0)).transpose().map_err(Trouble::from)?)
+        let rows = brought.iter().flat_map(|brought| &brought.rows);
+        Ok(rows.map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(Trouble::from)?)
     }
 }
 

@@ -11,11 +11,13 @@ CREATE TABLE IF NOT EXISTS semel_meta (
     CONSTRAINT semel_meta_only_row CHECK (only_row = 1)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Names of operations, once each instead of once per intent.
+-- Names of operations, once each instead of once per intent. Not unique on purpose: a transaction of the
+-- application's that is the first to use a name would make everybody else who is first wait for its commit.
+-- So a name may get two numbers when two are first at once; the lower one is used from then on.
 CREATE TABLE IF NOT EXISTS semel_operation (
     n    INT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARCHAR(200) NOT NULL,
-    UNIQUE KEY semel_operation_name (name)
+    KEY semel_operation_name (name, n)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- Where epochs come from: each transaction that needs some takes the next n, and with it the epochs from

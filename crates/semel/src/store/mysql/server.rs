@@ -67,10 +67,9 @@ impl Server {
             return Ok(n);
         }
         let name = literal::text(operation.as_str());
-        let find = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
-        let add = format!(
-            "INSERT INTO semel_operation (name) VALUES ({name}) ON DUPLICATE KEY UPDATE n = n; {find}"
-        );
+        let find =
+            format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name} ORDER BY n LIMIT 1");
+        let add = format!("INSERT INTO semel_operation (name) VALUES ({name}); {find}");
         for sql in [find, add] {
             let brought = session.run(sql).await?;
             if let Some(row) = brought.last().and_then(|brought| brought.rows.first()) {

@@ -77,7 +77,9 @@ impl Session {
     async fn set_up(&mut self) -> Result<(), Trouble> {
         // Sums of literals must not depend on what the server was told elsewhere: errors instead of cut
         // values, no zero dates. READ COMMITTED: each statement sees the last commit, and no gaps are locked.
-        // One second is the least MySQL knows for a lock; nothing here waits for one on purpose.
+        // Nothing here waits for a lock on purpose: what is held comes again. A second is the least MySQL
+        // knows. MariaDB knows 0, after which a counter that is busy for a moment fails (1467), and so does a
+        // commit after SKIP LOCKED (1180).
         let set = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                    innodb_lock_wait_timeout = 1, autocommit = 1; \
                    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";

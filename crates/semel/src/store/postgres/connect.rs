@@ -19,6 +19,9 @@ use super::tls::Connector;
 /// How much longer than the server we wait for a statement: the server's word is better than our guess.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long the server may take to hear that a connection ends.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What sits between us and the server, once it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Path {
@@ -103,7 +106,7 @@ impl Connections {
             prepares: true,
             patience: self.options.statement_timeout + GRACE,
             prepared: Mutex::default(),
-            task: Task(task),
+            task: Task(Some(task)),
         })
     }
 
@@ -143,13 +146,19 @@ impl Connections {
     }
 }
 
-/// The task that moves a connection's bytes. It ends with the session: a statement nobody waits for any more
-/// is not worth a socket.
-struct Task(JoinHandle<()>);
+/// The task that moves a connection's bytes. It ends with the session: by itself once the server was told, and
+/// otherwise by force, because a statement nobody waits for any more is not worth a socket.
+struct Task(Option<JoinHandle<()>>);
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.0.abort();
+        let Some(mut task) = self.0.take() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return task.abort() };
+        runtime.spawn(async move {
+            if tokio::time::timeout(FAREWELL, &mut task).await.is_err() {
+                task.abort();
+            }
+        });
     }
 }
 
@@ -172,7 +181,12 @@ impl Session {
     pub(super) async fn close(self) {
         let Self { client, mut task, .. } = self;
         drop(client);
-        let _ = tokio::time::timeout(Duration::from_secs(1), &mut task.0).await;
+        // Taken out: a task that has ended must not be waited for again.
+        if let Some(mut task) = task.0.take()
+            && tokio::time::timeout(FAREWELL, &mut task).await.is_err()
+        {
+            task.abort();
+        }
     }
 
     /// Carries out one statement, in one trip, within a bound.

@@ -1,4 +1,40 @@
-//! PostgreSQL.
+//! PostgreSQL: the shared store.
+//!
+//! ```text
+//!  callers ──▶ queue ──▶ lanes: a few connections ──▶ one statement over arrays, one commit ──▶ answers
+//!     │
+//!     └──────▶ readers (get, now; list, sweep): two connections, never behind a batch
+//! ```
+//!
+//! - **Durable before acknowledged**: what decides that (`fsync`, `synchronous_commit`) is asked when the store is
+//!   opened; see [`PostgresStore::settings`].
+//! - **The clock** is the server's `clock_timestamp()`.
+//! - **A lost answer** is [in doubt](super::Fate::InDoubt), and settled by asking again with the same owner.
+//! - **No stranger waits** behind a row or a key that somebody's open transaction holds.
+//! - **A replay writes nothing**, not even a transaction id.
+//!
+//! # The URL
+//!
+//! `postgres://USER:PASSWORD@HOST:PORT/DATABASE?OPTION=VALUE&…`. Unknown options are refused.
+//!
+//! | option | default | means |
+//! |---|---|---|
+//! | `schema` | the role's `search_path` | where the tables are |
+//! | `lanes` | 4 | connections that carry claims and outcomes, 1 to 64 |
+//! | `connect_timeout` | `5s` | longest wait for a connection |
+//! | `statement_timeout` | `10s` | longest statement |
+//! | `prepared` | found out | `false` behind a pooler in transaction mode; `pgbouncer=true` means the same |
+//! | `sslmode` | `prefer` | `disable`, `prefer`, `require`, `verify-full` (feature `postgres-tls`) |
+//! | `sslrootcert` | the system's | a file of PEM certificates |
+//!
+//! Also the driver's `application_name`, `target_session_attrs`, `tcp_user_timeout`, `keepalives`,
+//! `keepalives_idle`, `keepalives_interval`, `keepalives_retries`, `channel_binding`, `hostaddr` and
+//! `load_balance_hosts`.
+//!
+//! # Looking inside
+//!
+//! `psql -c "SELECT * FROM semel_intents WHERE state = 'uncertain'"`. The tables are described where they are made:
+//! [`SQL`].
 
 use std::fmt;
 use std::sync::Arc;

@@ -10,13 +10,15 @@ pub(super) enum Failed {
     NotSent(RedisError),
     /// It was sent, or may have been.
     Sent(RedisError),
+    /// The same to a cluster, where the driver asks again by itself: an earlier try may have been carried out.
+    SentToCluster(RedisError),
     /// We said so ourselves.
     Ours(StoreError),
 }
 
 impl Failed {
     pub(super) fn is_no_script(&self) -> bool {
-        let Self::Sent(error) = self else { return false };
+        let (Self::Sent(error) | Self::SentToCluster(error)) = self else { return false };
         error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript)
     }
 
@@ -29,6 +31,13 @@ impl Failed {
                     || error.is_unrecoverable_error()
                     || error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
             }
+            // Every node answers for itself; what a node says does not spoil the way to it.
+            Self::SentToCluster(error) => {
+                error.is_io_error()
+                    || error.is_timeout()
+                    || error.kind() == redis::ErrorKind::ClusterConnectionNotFound
+                    || error.kind() == redis::ErrorKind::Server(ServerErrorKind::Moved)
+            }
             Self::NotSent(_) | Self::Ours(_) => false,
         }
     }
@@ -37,10 +46,34 @@ impl Failed {
         let (error, sent) = match self {
             Self::NotSent(error) => (error, false),
             Self::Sent(error) => (error, true),
+            Self::SentToCluster(error) if is_asked_again(&error) => {
+                let message = "a node of the Redis Cluster is gone, or its slots are on their way; retry";
+                return StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error);
+            }
+            Self::SentToCluster(error) => (error, true),
             Self::Ours(error) => return error,
         };
         let (kind, fate, message) = judge(&error, sent);
         StoreError::new(kind, fate, message).with_source(error)
+    }
+}
+
+/// Whether a cluster is asked again after such an error, so that it tells about the last try only.
+fn is_asked_again(error: &RedisError) -> bool {
+    use ServerErrorKind as Server;
+    match error.kind() {
+        redis::ErrorKind::Server(kind) => matches!(
+            kind,
+            Server::Moved
+                | Server::Ask
+                | Server::TryAgain
+                | Server::ClusterDown
+                | Server::MasterDown
+                | Server::ReadOnly
+                | Server::BusyLoading
+        ),
+        redis::ErrorKind::ClusterConnectionNotFound => true,
+        _ => false,
     }
 }
 

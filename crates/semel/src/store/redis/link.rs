@@ -1,7 +1,7 @@
 //! Connections: shared by all callers, bounded in time and number, made anew when they break.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -17,6 +17,8 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// After a connection could not be made, nobody tries again for this long.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// The connections to a cluster are made anew at most this often.
+const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
 const REDIRECTS_MAX: u32 = 8;
 
@@ -74,9 +76,8 @@ impl Link {
                 connections[turn % connections.len()].call(&command, replicas, self.timeout).await
             }
             Kind::Cluster(cluster) => {
-                let mut connection = cluster.live(self.timeout).await?;
-                let asked = tokio::time::timeout(self.timeout, command.query_async(&mut connection)).await;
-                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+                let ask = |mut connection| async move { command.query_async(&mut connection).await };
+                cluster.call(self.timeout, ask).await
             }
         }
     }
@@ -84,12 +85,12 @@ impl Link {
     /// Every server that has keys.
     pub(super) async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         let Kind::Cluster(cluster) = &self.kind else { return Ok(vec![None]) };
-        let mut connection = cluster.live(self.timeout).await.map_err(Failed::explain)?;
         let mut ask = Cmd::new();
         ask.arg("CLUSTER").arg("SLOTS");
         let anybody = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-        let asked = tokio::time::timeout(self.timeout, connection.route_command(ask, anybody)).await;
-        let slots = asked.unwrap_or_else(|_| Err(timed_out())).map_err(|e| Failed::Sent(e).explain())?;
+        let ask =
+            |mut connection: ClusterConnection| async move { connection.route_command(ask, anybody).await };
+        let slots = cluster.call(self.timeout, ask).await.map_err(Failed::explain)?;
         let mut nodes = Vec::new();
         let Value::Array(ranges) = slots else { return Err(super::error::unexpected(&slots)) };
         for range in &ranges {
@@ -111,21 +112,33 @@ impl Link {
         match (&self.kind, node) {
             (Kind::Cluster(cluster), Some((host, port))) => {
                 let to = SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port };
-                let mut connection = cluster.live(self.timeout).await?;
-                let asked = connection.route_command(command, RoutingInfo::SingleNode(to));
-                let asked = tokio::time::timeout(self.timeout, asked).await;
-                asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::Sent)
+                let to = RoutingInfo::SingleNode(to);
+                let ask = |mut connection: ClusterConnection| async move {
+                    connection.route_command(command, to).await
+                };
+                cluster.call(self.timeout, ask).await
             }
             _ => self.call(command, 0).await,
         }
     }
 }
 
-/// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself.
+/// A cluster. The driver keeps a connection to each node, follows redirects, and reconnects by itself; but after a
+/// node was gone for a while it may find its way no more, also when the node is back. Whoever sees that throws the
+/// whole of it away, and the next one starts afresh.
 struct Cluster {
     client: ClusterClient,
-    live: OnceLock<ClusterConnection>,
-    connecting: Mutex<()>,
+    live: RwLock<Option<LiveCluster>>,
+    /// Held while connecting: one does, the others wait for it. When the last try failed is in it.
+    connecting: Mutex<Option<Instant>>,
+    made: AtomicU64,
+}
+
+#[derive(Clone)]
+struct LiveCluster {
+    connection: ClusterConnection,
+    number: u64,
+    made_at: Instant,
 }
 
 impl Cluster {
@@ -136,25 +149,71 @@ impl Cluster {
             .retries(REDIRECTS_MAX)
             .min_retry_wait(5)
             .max_retry_wait(200);
-        Ok(Self { client: builder.build()?, live: OnceLock::new(), connecting: Mutex::new(()) })
+        let (live, connecting) = (RwLock::new(None), Mutex::new(None));
+        Ok(Self { client: builder.build()?, live, connecting, made: AtomicU64::new(0) })
     }
 
-    async fn live(&self, timeout: Duration) -> Result<ClusterConnection, Failed> {
-        if let Some(connection) = self.live.get() {
-            return Ok(connection.clone());
+    /// One request, to wherever `ask` sends it.
+    async fn call<F>(
+        &self,
+        timeout: Duration,
+        ask: impl FnOnce(ClusterConnection) -> F,
+    ) -> Result<Value, Failed>
+    where
+        F: Future<Output = RedisResult<Value>>,
+    {
+        let live = self.live(timeout).await?;
+        let asked = tokio::time::timeout(timeout, ask(live.connection)).await;
+        let answer = asked.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::SentToCluster);
+        if answer.as_ref().is_err_and(Failed::spoils_connection) {
+            self.forget(live.number);
         }
-        let connect = async {
-            let _connecting = self.connecting.lock().await;
-            match self.live.get() {
-                Some(connection) => Ok(connection.clone()),
-                None => {
-                    let made = self.client.get_async_connection().await?;
-                    Ok(self.live.get_or_init(|| made).clone())
-                }
-            }
+        answer
+    }
+
+    fn current(&self) -> Option<LiveCluster> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn live(&self, timeout: Duration) -> Result<LiveCluster, Failed> {
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        let Ok(mut failed_at) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
+            return Err(Failed::NotSent(timed_out()));
         };
-        let connected = tokio::time::timeout(timeout, connect).await;
-        connected.unwrap_or_else(|_| Err(timed_out())).map_err(Failed::NotSent)
+        if let Some(live) = self.current() {
+            return Ok(live);
+        }
+        if failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+            return Err(Failed::NotSent(refused()));
+        }
+        let made = tokio::time::timeout(timeout, self.client.get_async_connection()).await;
+        match made.unwrap_or_else(|_| Err(timed_out())) {
+            Ok(connection) => {
+                let number = self.made.fetch_add(1, Ordering::Relaxed);
+                let live = LiveCluster { connection, number, made_at: Instant::now() };
+                *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
+                *failed_at = None;
+                Ok(live)
+            }
+            Err(error) => {
+                *failed_at = Some(Instant::now());
+                Err(Failed::NotSent(error))
+            }
+        }
+    }
+
+    /// A young one stays: while a node is down its slots fail with every connection, and the others' callers must
+    /// not pay for that each time.
+    fn forget(&self, number: u64) {
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        if live
+            .as_ref()
+            .is_some_and(|live| live.number == number && live.made_at.elapsed() >= CLUSTER_AGE_MIN)
+        {
+            *live = None;
+        }
     }
 }
 

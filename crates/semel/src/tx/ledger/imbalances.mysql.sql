@@ -1,4 +1,5 @@
--- Every way in which the ledger may not sum up; no rows when all is well.
+-- Every way in which the ledger may not sum up; no rows when all is well. Names are converted: drivers take a column
+-- that is compared byte by byte for one of bytes.
 SELECT * FROM (
     -- Entries of a posting that do not sum up to zero: money appeared or vanished. Also postings without entries.
     SELECT 'posting' AS kind, lower(hex(p.operation)) AS about
@@ -17,15 +18,15 @@ SELECT * FROM (
     LEFT JOIN semel_account a ON a.id = e.account
     WHERE p.operation IS NULL OR a.id IS NULL
     UNION ALL
-    SELECT 'running', a.id
+    SELECT 'running', CONVERT(a.id USING utf8mb4)
     FROM semel_account a LEFT JOIN semel_entry e ON e.account = a.id
     WHERE a.`floor` IS NOT NULL
     GROUP BY a.id, a.running
     HAVING coalesce(sum(e.amount), 0) <> a.running
     UNION ALL
-    SELECT 'floor', a.id FROM semel_account a WHERE a.running < a.`floor`
+    SELECT 'floor', CONVERT(a.id USING utf8mb4) FROM semel_account a WHERE a.running < a.`floor`
     UNION ALL
-    SELECT 'currency', a.currency
+    SELECT 'currency', CONVERT(a.currency USING utf8mb4)
     FROM semel_entry e JOIN semel_account a ON a.id = e.account
     GROUP BY a.currency
     HAVING sum(e.amount) <> 0

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use super::sql::{ACCOUNTS, ENTRIES, ENTRY, LOCK, OPEN, POST, POSTED, RUN_ON};
+use super::sql::{ACCOUNTS, ACCOUNTS_NOW, ENTRIES, ENTRY, LOCK, OPEN, POST, POSTED, RUN_ON};
 use super::{Account, AccountId, Currency, LedgerError, Posting, PostingId, Receipt};
 use crate::intent::identity::Owner;
-use crate::tx::driver::{DriverError, DriverErrorKind, Tx, Value};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql, Tx, Value};
 use crate::tx::script::{Port, play};
 
 /// Opens an account. Opening the same account again changes nothing; another one of that name is refused.
@@ -59,14 +59,28 @@ struct Found {
 /// The accounts, two at a time.
 async fn read(port: &Port, ids: &[&AccountId]) -> Result<BTreeMap<AccountId, Found>, LedgerError> {
     let mut found = BTreeMap::new();
+    read_with(port, &ACCOUNTS, ids, &mut found).await?;
+    if found.len() < ids.len() && port.dialect() == Dialect::Mysql {
+        let missing: Vec<_> = ids.iter().copied().filter(|id| !found.contains_key(*id)).collect();
+        read_with(port, &ACCOUNTS_NOW, &missing, &mut found).await?;
+    }
+    Ok(found)
+}
+
+async fn read_with(
+    port: &Port,
+    sql: &Sql,
+    ids: &[&AccountId],
+    found: &mut BTreeMap<AccountId, Found>,
+) -> Result<(), LedgerError> {
     for pair in ids.chunks(2) {
         let (one, other) = (pair[0], pair[pair.len() - 1]);
-        for row in port.run(&ACCOUNTS, vec![one.as_str().into(), other.as_str().into()]).await?.rows {
+        for row in port.run(sql, vec![one.as_str().into(), other.as_str().into()]).await?.rows {
             let account = Found { currency: Currency::new(row.text(1)?)?, floor: row.int_or_null(2)? };
             found.insert(AccountId::new(row.text(0)?)?, account);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 async fn posted(port: Port, posting: &Posting) -> Result<Receipt, LedgerError> {

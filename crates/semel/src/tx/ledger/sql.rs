@@ -10,12 +10,21 @@ pub(super) const OPEN: Sql = Sql {
 };
 
 /// 1 and 2 ids; two at a time, because most postings have two lines. A committed account never changes but for its
-/// running total, so this one may be read without a lock. MySQL reads it with one all the same: its snapshot may be
-/// older than the account.
+/// running total, so this is read without a lock: one that is turned into a stronger lock later is how two postings
+/// of one account would wait for each other. Converted in MySQL, where drivers take a column that is compared byte by
+/// byte for one of bytes.
 pub(super) const ACCOUNTS: Sql = Sql {
     postgres: "SELECT id, currency, floor FROM semel_account WHERE id IN ($1, $2)",
-    mysql: "SELECT id, currency, `floor` FROM semel_account WHERE id IN (?, ?) LOCK IN SHARE MODE",
+    mysql: "SELECT CONVERT(id USING utf8mb4), CONVERT(currency USING utf8mb4), `floor` FROM semel_account \
+            WHERE id IN (?, ?)",
     sqlite: "SELECT id, currency, floor FROM semel_account WHERE id IN (?1, ?2)",
+};
+
+/// The same past MySQL's snapshot, which may be older than the account.
+pub(super) const ACCOUNTS_NOW: Sql = Sql {
+    mysql: "SELECT CONVERT(id USING utf8mb4), CONVERT(currency USING utf8mb4), `floor` FROM semel_account \
+            WHERE id IN (?, ?) FOR UPDATE",
+    ..ACCOUNTS
 };
 
 /// 1 id. `NO KEY`: the foreign keys of others' entries do not wait for it.

@@ -1,7 +1,7 @@
 //! A memory store whose decisions are right, and whose handling of them is not.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use semel::store::memory::MemoryStore;
@@ -131,11 +131,12 @@ impl Store for Planted {
                 self.inner.decide(id, forget).await?;
             }
             Claimed::Replay(mut met) if self.has(Bug::ForeignOutcomeReplayed) => {
-                met.record.outcome = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                Arc::make_mut(&mut met.record).outcome =
+                    self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 return Ok(Claimed::Replay(met));
             }
             Claimed::Replay(mut met) => {
-                met.record = self.noted(met.record);
+                met.record = Arc::new(self.noted(Arc::unwrap_or_clone(met.record)));
                 return Ok(Claimed::Replay(met));
             }
             _ => {}

@@ -25,7 +25,8 @@ fn fill(place: &Place<'_>, from: u64, to: u64, expires_at: &str) -> Result<(), F
         at = end;
         eprintln!("postgres: {at} records …");
     }
-    place.execute("VACUUM ANALYZE semel_intent; CHECKPOINT")
+    place.execute("VACUUM ANALYZE semel_intent")?;
+    place.execute("CHECKPOINT")
 }
 
 const NEVER_SOON: &str = "9000000000000 + n";

@@ -7,7 +7,6 @@ mod pgbench;
 use std::sync::Arc;
 use std::time::Instant;
 
-use semel::store::Store;
 use semel::store::postgres::PostgresStore;
 use semel::{Key, Owner};
 use testkit::services::{Service, find};
@@ -68,7 +67,11 @@ impl<'a> Place<'a> {
 
     pub(crate) fn execute(&self, sql: &str) -> Result<(), Failed> {
         let client = self.client()?;
-        Ok(self.runtime.block_on(client.batch_execute(sql))?)
+        let told = |error: tokio_postgres::Error| match error.as_db_error() {
+            Some(error) => format!("{error}: {sql}"),
+            None => error.to_string(),
+        };
+        Ok(self.runtime.block_on(client.batch_execute(sql)).map_err(told)?)
     }
 
     pub(crate) fn number(&self, sql: &str) -> Result<f64, Failed> {

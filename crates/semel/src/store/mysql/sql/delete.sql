@@ -1,4 +1,4 @@
--- Rows this transaction has locked. In the form for several tables, which lets the index be named: walking
--- the whole of a small table would wait for rows that are not to be deleted.
-DELETE i FROM semel_intent i FORCE INDEX (PRIMARY) WHERE i.id IN ({ids});
+-- Rows this transaction has locked, each found by its key: walking the whole of a small table would wait for
+-- rows that are not to be deleted, and DELETE does not heed FORCE INDEX.
+DELETE i FROM ({doomed}) d STRAIGHT_JOIN semel_intent i ON i.id = d.id;
 COMMIT

@@ -65,6 +65,8 @@ fresh AS (
     ) operation
     CROSS JOIN LATERAL (SELECT nextval('semel_epoch') AS epoch WHERE asked.n > 0 OFFSET 0) new
     WHERE asked.n IN (SELECT wanted.n FROM wanted WHERE wanted.way = 1 AND wanted.got)
+    -- Whoever meets a row that somebody else inserts at this moment meets the others in the same order.
+    ORDER BY asked.n
     ON CONFLICT (id) DO NOTHING
     RETURNING id, epoch, lease_until
 ),

@@ -1,0 +1,78 @@
+//! The claim inside the caller's transaction on MySQL and MariaDB.
+//!
+//! There is no lock by name that ends with a transaction, so the row itself is the lock: it is inserted before
+//! anything is decided, and whoever comes second waits for it at the primary key. A row that was there is
+//! locked by the same statement, and read by a locking read, which sees the last commit also under
+//! REPEATABLE READ.
+//!
+//! - `INSERT … ON DUPLICATE KEY UPDATE`, not `INSERT IGNORE`: the latter takes shared locks, and those who
+//!   wait deadlock when the first rolls back.
+//! - The wait is bounded by `innodb_lock_wait_timeout`, set for that statement and put back. Its error (1205)
+//!   undoes the statement and nothing else, so the caller's transaction is as good as before.
+//! - Names are read by `SELECT … INTO`: a query inside `SET` would be a locking one under REPEATABLE READ.
+//! - A deadlock (1213) undoes the whole transaction, and the server commits what comes after it statement by
+//!   statement. So the owner is written when the intent is claimed, and the outcome only where it still
+//!   stands: after a deadlock that the work has swallowed there is no such row.
+
+use super::claim::{Ask, Looked, looked, no_row};
+use super::driver::{DriverError, DriverErrorKind, Sql, Value};
+use super::script::Port;
+use crate::intent::identity::Epoch;
+use crate::store::codes;
+
+const LOOK: Sql = only(include_str!("sql/look_mysql.sql"));
+const LOOK_ONLY: Sql = only(include_str!("sql/look_only_mysql.sql"));
+const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
+const TAKE: Sql = only("UPDATE semel_intent SET owner = ?2 WHERE id = ?1");
+
+const fn only(mysql: &'static str) -> Sql {
+    Sql { postgres: "", mysql, sqlite: "" }
+}
+
+/// Locks the intent's row and reads it. Not locked: somebody else has it, and a second was not enough.
+pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
+    let id = || Value::from(&ask.intent.id().as_bytes()[..]);
+    let values = vec![
+        id(),
+        ask.owner.as_bytes()[..].into(),
+        codes::effect_code(ask.effect).into(),
+        codes::recipe_code(&ask.fingerprint).into(),
+        ask.fingerprint.digest()[..].into(),
+        ask.intent.scope().as_str().into(),
+        ask.intent.key().as_str().into(),
+    ];
+    let rows = match port.run(&LOOK, values).await {
+        Ok(rows) => rows,
+        Err(error) => match error.kind() {
+            DriverErrorKind::Busy => {
+                port.run(&PUT_BACK, Vec::new()).await?;
+                return Ok(Looked::held());
+            }
+            // What was committed before can be given again in a transaction that may not write.
+            DriverErrorKind::ReadOnly => {
+                port.run(&PUT_BACK, Vec::new()).await?;
+                let rows = port.run(&LOOK_ONLY, vec![id()]).await?;
+                let row = rows.first().ok_or_else(no_row)?;
+                return looked(row, 1, true, false, row.int(0)?);
+            }
+            DriverErrorKind::Lost => return Err(error),
+            _ => {
+                let _ = port.run(&PUT_BACK, Vec::new()).await;
+                return Err(error);
+            }
+        },
+    };
+    let row = rows.first().ok_or_else(no_row)?;
+    let mut looked = looked(row, 1, true, true, row.int(0)?)?;
+    // The row this very statement has inserted: there was none.
+    if looked.head.is_some_and(|head| head.owner == ask.owner && head.epoch == Epoch(0)) {
+        looked.head = None;
+    }
+    Ok(looked)
+}
+
+/// Writes down who runs, where there was a row before.
+pub(super) async fn take(port: &Port, ask: &Ask) -> Result<(), DriverError> {
+    let values = vec![ask.intent.id().as_bytes()[..].into(), ask.owner.as_bytes()[..].into()];
+    port.run(&TAKE, values).await.map(drop)
+}

@@ -1,0 +1,199 @@
+//! The same two-row business transaction with and without `once_tx`, in alternating rounds of one run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use semel::intent::fingerprint::Fingerprint;
+use semel::tx::once_tx;
+use semel::{Intent, store::postgres};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use testkit::services::{Service, find};
+use tokio::runtime::Runtime;
+
+use crate::Failed;
+use crate::load;
+use crate::table::Table;
+
+const SCHEMA: &str = "semel_bench_tx";
+const TABLES: &str = "
+    CREATE TABLE account (id bigint PRIMARY KEY, cents bigint NOT NULL);
+    CREATE TABLE payment (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, account bigint NOT NULL, cents bigint NOT NULL);
+    INSERT INTO account SELECT n, 0 FROM generate_series(0, 63) n;
+";
+const UPDATE: &str = "UPDATE account SET cents = cents + $2 WHERE id = $1";
+const INSERT: &str = "INSERT INTO payment (account, cents) VALUES ($1, $2) RETURNING id";
+const ROUNDS: usize = 5;
+
+pub(crate) fn measure(runtime: &Runtime, size: usize, table: &mut Table) -> Result<(), Failed> {
+    let Some(url) = find(Service::Postgres) else {
+        eprintln!("left out: PostgreSQL is not running (cargo xtask services up --only postgres)");
+        return Ok(());
+    };
+    runtime.block_on(async {
+        let client = plain(&url).await?;
+        client
+            .batch_execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA}"))
+            .await?;
+        let client = connect(&url).await?;
+        client.batch_execute(postgres::SQL).await?;
+        client.batch_execute(TABLES).await?;
+        for tasks in [1, 16] {
+            let each = (if tasks == 1 { 120 } else { 60 }) * size;
+            over_sqlx(&url, tasks, each, table).await?;
+            over_tokio_postgres(&url, tasks, each, table).await?;
+        }
+        plain(&url).await?.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await?;
+        Ok(())
+    })
+}
+
+async fn plain(url: &str) -> Result<tokio_postgres::Client, Failed> {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+async fn connect(url: &str) -> Result<tokio_postgres::Client, Failed> {
+    let client = plain(url).await?;
+    client.batch_execute(&format!("SET search_path = {SCHEMA}")).await?;
+    Ok(client)
+}
+
+/// Transactions per second of both kinds, by turns; the best round of each counts.
+#[derive(Default)]
+struct Rates {
+    bare: f64,
+    once: f64,
+}
+
+impl Rates {
+    fn note(&mut self, once: bool, transactions: usize, begin: Instant) {
+        let rate = transactions as f64 / begin.elapsed().as_secs_f64();
+        let best = if once { &mut self.once } else { &mut self.bare };
+        *best = best.max(rate);
+    }
+
+    fn tell(&self, driver: &str, tasks: usize, table: &mut Table) {
+        let name = |what: &str| format!("tx: {driver}, {tasks} task(s), {what}");
+        table.row(&name("two rows, one commit"), self.bare, "/s", "the floor");
+        let more = (self.bare / self.once - 1.0) * 100.0;
+        table.row(&name("the same with once_tx"), self.once, "/s", format!("{more:+.1} % time"));
+    }
+}
+
+fn asked(name: &str) -> Result<(Intent, Fingerprint), Failed> {
+    Ok((load::intent(name)?, load::fingerprint()))
+}
+
+async fn over_sqlx(url: &str, tasks: usize, each: usize, table: &mut Table) -> Result<(), Failed> {
+    let options: PgConnectOptions = url.parse()?;
+    let options = options.options([("search_path", SCHEMA)]);
+    let connections = u32::try_from(tasks)?;
+    let pool =
+        PgPoolOptions::new().min_connections(connections).max_connections(connections).connect_with(options);
+    let (pool, mut rates) = (pool.await?, Rates::default());
+    // The first round warms connections and caches, and does not count.
+    for round in 0..=ROUNDS {
+        for once in [false, true] {
+            let begin = Instant::now();
+            let running: Vec<_> = (0..tasks)
+                .map(|task| {
+                    let pool = pool.clone();
+                    tokio::spawn(async move {
+                        for n in 0..each {
+                            sqlx_pay(&pool, task as i64, once, &format!("sqlx-{tasks}-{round}-{task}-{n}"))
+                                .await?;
+                        }
+                        Ok::<_, Failed>(())
+                    })
+                })
+                .collect();
+            for task in running {
+                task.await??;
+            }
+            if round > 0 {
+                rates.note(once, tasks * each, begin);
+            }
+        }
+    }
+    pool.close().await;
+    rates.tell("sqlx", tasks, table);
+    Ok(())
+}
+
+async fn sqlx_pay(pool: &PgPool, account: i64, once: bool, name: &str) -> Result<(), Failed> {
+    let work = async |tx: &mut sqlx::PgConnection| {
+        sqlx::query(UPDATE).bind(account).bind(1i64).execute(&mut *tx).await?;
+        sqlx::query_scalar::<_, i64>(INSERT).bind(account).bind(1i64).fetch_one(tx).await
+    };
+    let mut tx = pool.begin().await?;
+    if once {
+        let (intent, asked) = asked(name)?;
+        once_tx(&mut tx, &intent, asked, work).await?;
+    } else {
+        work(&mut tx).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}
+
+struct Session {
+    client: tokio_postgres::Client,
+    update: tokio_postgres::Statement,
+    insert: tokio_postgres::Statement,
+}
+
+async fn over_tokio_postgres(url: &str, tasks: usize, each: usize, table: &mut Table) -> Result<(), Failed> {
+    let mut sessions = Vec::new();
+    for _ in 0..tasks {
+        let client = connect(url).await?;
+        let (update, insert) = (client.prepare(UPDATE).await?, client.prepare(INSERT).await?);
+        sessions.push(Arc::new(tokio::sync::Mutex::new(Session { client, update, insert })));
+    }
+    let mut rates = Rates::default();
+    for round in 0..=ROUNDS {
+        for once in [false, true] {
+            let begin = Instant::now();
+            let running: Vec<_> = sessions
+                .iter()
+                .enumerate()
+                .map(|(task, session)| {
+                    let session = Arc::clone(session);
+                    tokio::spawn(async move {
+                        let mut session = session.lock().await;
+                        for n in 0..each {
+                            let name = format!("plain-{tasks}-{round}-{task}-{n}");
+                            plain_pay(&mut session, task as i64, once, &name).await?;
+                        }
+                        Ok::<_, Failed>(())
+                    })
+                })
+                .collect();
+            for task in running {
+                task.await??;
+            }
+            if round > 0 {
+                rates.note(once, tasks * each, begin);
+            }
+        }
+    }
+    rates.tell("tokio_postgres", tasks, table);
+    Ok(())
+}
+
+async fn plain_pay(session: &mut Session, account: i64, once: bool, name: &str) -> Result<(), Failed> {
+    let Session { client, update, insert } = session;
+    let work = async |tx: &tokio_postgres::Transaction<'_>| {
+        tx.execute(&*update, &[&account, &1i64]).await?;
+        Ok::<i64, tokio_postgres::Error>(tx.query_one(&*insert, &[&account, &1i64]).await?.get(0))
+    };
+    let mut tx = client.transaction().await?;
+    if once {
+        let (intent, asked) = asked(name)?;
+        once_tx(&mut tx, &intent, asked, work).await?;
+    } else {
+        work(&tx).await?;
+    }
+    tx.commit().await?;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! A real process for the crash matrix of transactions: does the work once, and is killed while it does so.
+//!
+//! `tx_worker once|phases postgres|sqlite PLACE KEY`, where PLACE is `URL SCHEMA` or a path. It says on stdout what it
+//! got. The points of [`semel::crash`] around the commit are its own, as a commit is the application's.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rusqlite::TransactionBehavior;
+use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
+use semel::intent::fingerprint::{Fingerprint, Recipe};
+use semel::tx::{Phases, Started, TxError, once_tx, sqlite};
+use semel::{Intent, Key, Operation, Scope};
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{ConnectOptions, Connection};
+
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+const NAMES: [&str; 2] = ["reserve", "charge"];
+const LEASE: Duration = Duration::from_millis(400);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["once", "postgres", url, schema, key] => once_postgres(url, schema, key).await,
+        ["once", "sqlite", path, key] => once_sqlite(path, key),
+        ["phases", "postgres", url, schema, key] => phases_postgres(url, schema, key).await,
+        ["phases", "sqlite", path, key] => phases_sqlite(path, key),
+        ["torn", "postgres", url, schema, key] => torn_postgres(url, schema, key).await,
+        _ => Err("usage: tx_worker once|phases postgres|sqlite …".into()),
+    };
+    match done {
+        Ok(told) => {
+            println!("{told}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn asked(key: &str) -> Result<(Intent, Fingerprint), Failed> {
+    let intent = Intent::new(Scope::tenant("acme")?, Operation::new("payment.create")?, Key::new(key)?);
+    Ok((intent, Recipe::default().value(&42)?))
+}
+
+async fn connect(url: &str, schema: &str) -> Result<PgConnection, Failed> {
+    let options: PgConnectOptions = url.parse()?;
+    Ok(options.options([("search_path", schema)]).connect().await?)
+}
+
+fn open(path: &str) -> Result<rusqlite::Connection, Failed> {
+    let db = rusqlite::Connection::open(path)?;
+    db.busy_timeout(Duration::from_secs(10))?;
+    Ok(db)
+}
+
+async fn insert(tx: &mut PgConnection, name: &str) -> Result<String, sqlx::Error> {
+    sqlx::query("INSERT INTO payment (name, cents) VALUES ($1, 42)").bind(name).execute(tx).await?;
+    Ok(name.to_owned())
+}
+
+fn insert_now(tx: &rusqlite::Connection, name: &str) -> rusqlite::Result<String> {
+    tx.execute("INSERT INTO payment (name, cents) VALUES (?1, 42)", [name])?;
+    Ok(name.to_owned())
+}
+
+fn told(replayed: bool) -> &'static str {
+    if replayed { "replayed" } else { "ran" }
+}
+
+async fn once_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let mut connection = connect(url, schema).await?;
+    let mut tx = connection.begin().await?;
+    let reply = once_tx(&mut tx, &intent, asked, async |tx| insert(tx, key).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok(told(reply.replayed))
+}
+
+fn once_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let mut db = open(path)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let reply = sqlite::once_tx(&tx, &intent, asked, |tx| insert_now(tx, key))?;
+    point(BEFORE_COMMIT);
+    tx.commit()?;
+    point(AFTER_COMMIT);
+    Ok(told(reply.replayed))
+}
+
+/// What the matrix has to catch: the outcome is written in another transaction than the rows.
+async fn torn_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let (mut connection, mut other) = (connect(url, schema).await?, connect(url, schema).await?);
+    let mut tx = connection.begin().await?;
+    let reply = once_tx(&mut tx, &intent, asked, async |_| {
+        insert(&mut other, key).await?;
+        Ok::<_, sqlx::Error>(key.to_owned())
+    })
+    .await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    Ok(told(reply.replayed))
+}
+
+async fn phases_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let phases = Phases::new(&intent, asked, &NAMES)?.lease(LEASE);
+    let (mut connection, mut provider) = (connect(url, schema).await?, connect(url, schema).await?);
+    let mut tx = connection.begin().await?;
+    let mut run = match phases.start_tx::<_, String>(&mut tx).await {
+        Ok(Started::Run(run)) => run,
+        Ok(Started::Replay(_)) => return Ok("replayed"),
+        Err(TxError::InFlight { .. }) => return Ok("in flight"),
+        Err(error) => return Err(error.into()),
+    };
+    let row = format!("{key}-reserve");
+    run.phase_tx(&mut tx, "reserve", async |tx| insert(tx, &row).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    // The provider honours keys.
+    let charge =
+        "INSERT INTO charge (key) VALUES ($1) ON CONFLICT (key) DO UPDATE SET asked = charge.asked + 1";
+    sqlx::query(charge).bind(run.child("charge").as_str()).execute(&mut provider).await?;
+    let mut tx = connection.begin().await?;
+    let row = format!("{key}-charge");
+    run.phase_tx(&mut tx, "charge", async |tx| insert(tx, &row).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok("ran")
+}
+
+fn phases_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let phases = Phases::new(&intent, asked, &NAMES)?.lease(LEASE);
+    let (mut db, provider) = (open(path)?, open(path)?);
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut run = match phases.start_now::<String>(&tx) {
+        Ok(Started::Run(run)) => run,
+        Ok(Started::Replay(_)) => return Ok("replayed"),
+        Err(TxError::InFlight { .. }) => return Ok("in flight"),
+        Err(error) => return Err(error.into()),
+    };
+    run.phase_now(&tx, "reserve", |tx| insert_now(tx, &format!("{key}-reserve")))?;
+    point(BEFORE_COMMIT);
+    tx.commit()?;
+    point(AFTER_COMMIT);
+    let charge = "INSERT INTO charge (key) VALUES (?1) ON CONFLICT (key) DO UPDATE SET asked = asked + 1";
+    provider.execute(charge, [run.child("charge").as_str()])?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    run.phase_now(&tx, "charge", |tx| insert_now(tx, &format!("{key}-charge")))?;
+    point(BEFORE_COMMIT);
+    tx.commit()?;
+    point(AFTER_COMMIT);
+    Ok("ran")
+}

@@ -1,0 +1,109 @@
+//! A schema, a database or a prefix of a test's own on one of the servers.
+
+use semel::store::{AnyStore, StoreError};
+use sqlx::{AssertSqlSafe, Connection, Executor};
+use testkit::proxy::Proxy;
+use testkit::services::Service;
+use tokio_postgres::NoTls;
+
+/// Where a test's store is. The tables go away with this.
+pub(crate) struct Place {
+    service: Service,
+    server: String,
+    name: String,
+}
+
+impl Place {
+    pub(crate) async fn on(service: Service, server: &str) -> Self {
+        let name = format!("faults_{}_{:x}", std::process::id(), fastrand::u32(..));
+        let place = Self { service, server: server.to_owned(), name };
+        match service {
+            Service::Postgres => place.say(format!("CREATE SCHEMA {}", place.name)).await,
+            Service::Mariadb => place.say(format!("CREATE DATABASE {}", place.name)).await,
+            _ => {}
+        }
+        place
+    }
+
+    /// The store's URL. Its own time-outs are short, so that a test sees them run out.
+    pub(crate) fn url(&self) -> String {
+        let Self { service, server, name } = self;
+        match service {
+            Service::Postgres => {
+                format!("{server}?schema={name}&statement_timeout=1s&connect_timeout=1s")
+            }
+            Service::Mariadb => {
+                let server = server.rsplit_once('/').map_or(server.as_str(), |(server, _)| server);
+                format!("{server}/{name}?statement-timeout-ms=1000&connect-timeout-ms=1000")
+            }
+            Service::RedisCluster => {
+                let nodes = server.replace("redis://", "");
+                format!("redis+cluster://{nodes}?prefix={name}&timeout=1000&create=yes")
+            }
+            _ => format!("{server}?prefix={name}&timeout=1000&create=yes"),
+        }
+    }
+
+    /// The same, through a proxy.
+    pub(crate) fn url_through(&self, proxy: &Proxy) -> String {
+        self.url().replace(&self.address(), &proxy.addr().to_string())
+    }
+
+    /// Host and port of the server.
+    pub(crate) fn address(&self) -> String {
+        let rest = self.server.split_once("://").map_or("", |(_, rest)| rest);
+        let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+        rest.split('/').next().unwrap_or("").to_owned()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) async fn store(&self) -> AnyStore {
+        open(&self.url()).await.expect("the store opens")
+    }
+
+    /// A statement beside the store.
+    pub(crate) async fn say(&self, sql: String) {
+        match self.service {
+            Service::Postgres => {
+                let (client, connection) =
+                    tokio_postgres::connect(&self.server, NoTls).await.expect("connects");
+                tokio::spawn(connection);
+                client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            }
+            Service::Mariadb => {
+                let mut connection = sqlx::MySqlConnection::connect(&self.server).await.expect("connects");
+                connection.execute(AssertSqlSafe(sql)).await.expect("the statement is fine");
+                let _ = connection.close().await;
+            }
+            _ => panic!("{} speaks no SQL", self.service),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let sql = match self.service {
+            Service::Postgres => format!("DROP SCHEMA {} CASCADE", self.name),
+            Service::Mariadb => format!("DROP DATABASE {}", self.name),
+            _ => return,
+        };
+        let place = Self { service: self.service, server: self.server.clone(), name: self.name.clone() };
+        // A thread and a runtime of its own: this may be inside one, which cannot be blocked on. What a failed
+        // test leaves behind is not worth a second failure.
+        let dropping = std::thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let limit = std::time::Duration::from_secs(10);
+            let _ = runtime.block_on(async { tokio::time::timeout(limit, place.say(sql)).await });
+            std::mem::forget(place);
+        });
+        let _ = dropping.join();
+    }
+}
+
+pub(crate) async fn open(url: &str) -> Result<AnyStore, StoreError> {
+    semel::store::open(url).await
+}

@@ -1,0 +1,93 @@
+//! A load, a fault in the middle of it, everybody asked again, and the judgement.
+
+use std::path::Path;
+use std::time::Duration;
+
+use proof::load::{Doubt, Judgement, Party, Settings, Traffic, ask_all, judge};
+use semel::store::AnyStore;
+use tempfile::TempDir;
+
+/// Intents of one load at most.
+const INTENTS_MAX: usize = 900;
+/// Calls before the fault, and after it.
+const CALLS_AROUND: usize = 300;
+/// Nothing takes this long unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Scene {
+    dir: TempDir,
+    pub(crate) party: Party,
+    seed: u64,
+}
+
+impl Scene {
+    pub(crate) fn new(store: AnyStore) -> Self {
+        Self::with(store, Settings::default())
+    }
+
+    pub(crate) fn with(store: AnyStore, settings: Settings) -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let party = Party::new(store, dir.path(), settings).expect("a party");
+        Self { dir, party, seed: testkit::seed::seed() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Traffic, with `fault` in its middle. Afterwards the servers have to be whole, and everybody asks again
+    /// until answered or held; then the judge looks.
+    pub(crate) async fn under(self, name: &str, doubt: Doubt, fault: impl AsyncFnMut()) -> Judgement {
+        let intents = self.traffic(fault).await;
+        self.settled(name, intents, doubt).await
+    }
+
+    /// Only the traffic and its fault; returns how many intents there are.
+    pub(crate) async fn traffic(&self, mut fault: impl AsyncFnMut()) -> usize {
+        let traffic = Traffic::start(&self.party, INTENTS_MAX, self.seed);
+        more_calls(&traffic).await;
+        for _ in 0..rounds() {
+            fault().await;
+            more_calls(&traffic).await;
+        }
+        soon(traffic.stop()).await.expect("everybody comes back")
+    }
+
+    pub(crate) async fn settled(&self, name: &str, intents: usize, doubt: Doubt) -> Judgement {
+        ask_all(&self.party, intents, self.seed).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let drained = self.party.drain(PATIENCE).await;
+        let mut judgement = judge(&self.party, intents, doubt).await.expect("the judge can look");
+        println!("{name}: {judgement}");
+        if !drained {
+            judgement.objections.push("outcomes are still not recorded".to_owned());
+        }
+        judgement
+    }
+}
+
+async fn more_calls(traffic: &Traffic) {
+    let enough = traffic.calls() + CALLS_AROUND;
+    soon(async {
+        while traffic.calls() < enough {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+fn rounds() -> usize {
+    std::env::var("SEMEL_FAULT_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
+}
+
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, work).await.expect("it takes much too long")
+}
+
+/// Work on a server that blocks its thread.
+pub(crate) fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(work)
+}
