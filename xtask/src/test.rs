@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 }
 
 /// Packages with tests that ask for servers. A run of others starts none.
-const PACKAGES_WITH_SERVICES: &[&str] = &["proof"];
+const PACKAGES_WITH_SERVICES: &[&str] = &["payments", "proof", "semel-cli"];
 
 /// An example that is run to its end and has to succeed.
 struct Example {

@@ -60,6 +60,9 @@ pub(crate) enum Command {
     #[cfg(feature = "redis")]
     Redis(Redis),
     Demo(Demo),
+    /// The demo's payments service, on the database of --store
+    #[command(hide = true)]
+    DemoService(DemoService),
     Gateway(Box<Gateway>),
     /// Print a completion script for a shell
     Completions {
@@ -356,7 +359,16 @@ pub(crate) struct Gateway {
 /// half way and started again on the same store. Every charge appends a line to the service's ledger file and fsyncs
 /// it; the table is counted from that file. Exit code 1 if a single charge is missing or was made twice. All of it
 /// happens on this machine, in a temporary directory.
+///
+/// With --store postgres://… the gateway remembers there, and a third column shows the same clients at the reference
+/// service (examples/payments), which claims in its own transactions on that server and is killed half way; it is
+/// judged by its tables. The demo makes two schemas of its own there and removes them. --cache redis://… stands in
+/// front of both. Only flags count here, not SEMEL_STORE and SEMEL_CACHE.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  semel demo
+  semel demo --store postgres://postgres@127.0.0.1/postgres --cache redis://127.0.0.1")]
 pub(crate) struct Demo {
     /// How many different payments are to be made
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
@@ -379,6 +391,18 @@ pub(crate) struct Demo {
     /// Plant a bug, to see that the demo notices
     #[arg(long = "break", value_name = "BUG", hide = true)]
     pub(crate) bug: Option<Bug>,
+}
+
+/// One process of the demo's.
+#[derive(Args)]
+pub(crate) struct DemoService {
+    #[arg(long)]
+    pub(crate) listen: SocketAddr,
+    /// As the gateway's.
+    #[arg(long)]
+    pub(crate) until_stdin_ends: bool,
+    #[arg(long)]
+    pub(crate) seed: u64,
 }
 
 /// Bugs the demo can be given.

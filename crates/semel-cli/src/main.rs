@@ -54,12 +54,25 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Demo(args) => tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?
-            .block_on(demo::run(args, cli.json)),
+            .block_on(demo::run(args, said("--store", &cli.store), said("--cache", &cli.cache), cli.json)),
+        Command::DemoService(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(demo::serve(args, cli.store.as_deref(), cli.cache.as_deref())),
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
             gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.keys.as_ref(), cli.json),
         ),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
+}
+
+/// What was said as a flag. The demo touches no server that only the environment names.
+fn said<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
+    let is_flag = |word: std::ffi::OsString| {
+        let word = word.to_string_lossy();
+        word.strip_prefix(flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    value.as_deref().filter(|_| std::env::args_os().any(is_flag))
 }
 
 /// A store that is there, as far as the keys that were given open it.
@@ -113,6 +126,10 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         Command::Sweep(args) => sweep::run(&store, args, json).await,
         #[cfg(feature = "redis")]
         Command::Redis(_) => Ok(()),
-        Command::Migrate(_) | Command::Completions { .. } | Command::Demo(_) | Command::Gateway(_) => Ok(()),
+        Command::Migrate(_)
+        | Command::Completions { .. }
+        | Command::Demo(_)
+        | Command::DemoService(_)
+        | Command::Gateway(_) => Ok(()),
     }
 }

@@ -64,6 +64,7 @@ enum Means {
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) to: SocketAddr,
+    pub(super) path: &'static str,
     pub(super) seed: u64,
     /// A key stands for one request there.
     pub(super) guarded: bool,
@@ -86,9 +87,9 @@ impl Client {
             payment: None,
         };
         if let Some(beside) = self.beside.filter(|_| send.number.is_multiple_of(50)) {
-            let _ = Line::new(beside).pay(&send.intent.to_string(), send.intent.amount()).await;
+            let _ = Line::new(beside, self.path).pay(&send.intent.to_string(), send.intent.amount()).await;
         }
-        let mut line = Line::new(self.to);
+        let mut line = Line::new(self.to, self.path);
         if let Some(ending) = self.pay(&mut line, send.intent, &luck, &mut told).await {
             told.ending = ending;
         }

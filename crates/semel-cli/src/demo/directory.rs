@@ -50,6 +50,11 @@ pub(super) fn store(directory: &Path) -> PathBuf {
     directory.join("semel.db")
 }
 
+/// The same as a URL.
+pub(super) fn store_url(directory: &Path) -> String {
+    format!("sqlite:{}", store(directory).display())
+}
+
 /// The ledger of the service behind the gateway.
 pub(super) fn ledger(directory: &Path) -> PathBuf {
     directory.join("with-semel.ledger")

@@ -78,16 +78,21 @@ fn append(file: &mut File, lines: &[Line]) -> io::Result<()> {
 #[derive(Default)]
 pub(super) struct Counted(HashMap<String, Vec<Charge>>);
 
+impl FromIterator<Charge> for Counted {
+    fn from_iter<I: IntoIterator<Item = Charge>>(charges: I) -> Self {
+        let mut counted: HashMap<String, Vec<Charge>> = HashMap::new();
+        for charge in charges {
+            counted.entry(charge.key.clone()).or_default().push(charge);
+        }
+        Self(counted)
+    }
+}
+
 impl Counted {
     pub(super) fn read(path: &Path) -> io::Result<Self> {
         let bytes = fs::read(path)?;
-        let mut charges: HashMap<String, Vec<Charge>> = HashMap::new();
-        for line in String::from_utf8_lossy(&bytes).lines() {
-            if let Ok(charge) = serde_json::from_str::<Charge>(line) {
-                charges.entry(charge.key.clone()).or_default().push(charge);
-            }
-        }
-        Ok(Self(charges))
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.lines().filter_map(|line| serde_json::from_str::<Charge>(line).ok()).collect())
     }
 
     pub(super) fn of(&self, intent: IntentNo) -> &[Charge] {

@@ -23,12 +23,13 @@ pub(super) struct Answer {
 /// A connection, opened when it is needed and again after it broke.
 pub(super) struct Line {
     to: SocketAddr,
+    path: &'static str,
     open: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl Line {
-    pub(super) fn new(to: SocketAddr) -> Self {
-        Self { to, open: None }
+    pub(super) fn new(to: SocketAddr, path: &'static str) -> Self {
+        Self { to, path, open: None }
     }
 
     /// Asks for a payment. Dropped in the middle, it hangs up.
@@ -37,10 +38,11 @@ impl Line {
             Some(sender) if sender.is_ready() => sender,
             _ => connect(self.to).await?,
         };
-        let request = Request::post("/payments")
+        let request = Request::post(self.path)
             .header(HOST, self.to.to_string())
             .header(CONTENT_TYPE, "application/json")
             .header("idempotency-key", key)
+            .header("x-merchant-id", "demo")
             .body(Full::from(format!("{{\"amount\":{amount}}}")))
             .map_err(io::Error::other)?;
         let (parts, body) = sender.send_request(request).await.map_err(io::Error::other)?.into_parts();

@@ -8,7 +8,15 @@
 //!  the same clients ─────────────────────────────────────────▶ service ──▶ ledger   │
 //!                                     the table is counted from here ───────┴───────┘
 //! ```
+//!
+//! With a PostgreSQL: the gateway remembers there, and the same clients pay at the reference service, which claims in
+//! its own transactions (killed half way, restarted). Its tables are what it is judged by.
 
+#[cfg(feature = "postgres")]
+mod books;
+#[cfg(not(feature = "postgres"))]
+#[path = "no_books.rs"]
+mod books;
 mod client;
 mod directory;
 mod ledger;
@@ -26,17 +34,20 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use semel::State;
-use semel::store::sqlite::SqliteStore;
+use semel::store::{self, AnyStore};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+pub(crate) use self::books::serve;
+
+use self::books::Books;
 use self::client::{Client, Ending, Told, from_tasks};
 use self::directory::Directory;
 use self::ledger::{Counted, Ledger};
 use self::plan::{IntentNo, Send};
-use self::process::Gateway;
+use self::process::{Process, Servers};
 use self::progress::Progress;
-use self::report::Report;
+use self::report::{Report, Side};
 use self::service::{Running, Service};
 use crate::args::{Bug, Demo};
 use crate::failure::Failed;
@@ -45,14 +56,30 @@ use crate::stdout;
 /// How long charges may stay on their way after everybody has gone.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 
+/// Where the sample service and the gateway take payments, and where the reference service does.
+const PATH: &str = "/payments";
+const SERVICE_PATH: &str = "/api/v1/payments";
+
 /// What is stopped in the end, whatever the end is.
 #[derive(Default)]
 struct Stage {
     service: Option<Running>,
-    gateway: Option<Gateway>,
+    gateway: Option<Process>,
+    /// The reference service.
+    payments: Option<Process>,
+    books: Option<Books>,
+    cache: Option<String>,
 }
 
-pub(crate) async fn run(args: &Demo, json: bool) -> Result<(), Failed> {
+pub(crate) async fn run(
+    args: &Demo,
+    store: Option<&str>,
+    cache: Option<&str>,
+    json: bool,
+) -> Result<(), Failed> {
+    if cache.is_some() && store.is_none() {
+        return Err(Failed::usage("a cache stands in front of a server: give --store postgres://… as well"));
+    }
     if args.sends < args.intents {
         return Err(Failed::usage(
             "each intent is sent at least once: give as many --sends as --intents, or more",
@@ -61,7 +88,11 @@ pub(crate) async fn run(args: &Demo, json: bool) -> Result<(), Failed> {
     let mut terminate = signal(SignalKind::terminate())?;
     // Both outlive the run below also when that is dropped in the middle.
     let directory = Directory::new(args.keep)?;
-    let mut stage = Stage::default();
+    let books = match store {
+        Some(url) => Some(Books::make(url).await?),
+        None => None,
+    };
+    let mut stage = Stage { books, cache: cache.map(str::to_owned), ..Stage::default() };
     let ended = tokio::select! {
         ended = Box::pin(play(args, json, directory.path(), &mut stage)) => ended,
         _ = tokio::signal::ctrl_c() => Err(Failed::not_done("interrupted")),
@@ -77,8 +108,11 @@ pub(crate) async fn run(args: &Demo, json: bool) -> Result<(), Failed> {
         }
         ended => ended,
     };
-    if let Some(gateway) = stage.gateway.take() {
-        gateway.stop().await;
+    for process in [stage.gateway.take(), stage.payments.take()].into_iter().flatten() {
+        process.stop().await;
+    }
+    if let Some(books) = stage.books.take() {
+        books.end(args.keep).await;
     }
     ended
 }
@@ -97,8 +131,8 @@ async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> R
     let s = Duration::from_millis(report.elapsed_ms).as_secs_f64();
     eprintln!("every intent was charged exactly once; {s:.1} s");
     match (args.stay, stage) {
-        (true, Stage { service: Some(service), gateway: Some(gateway) }) => {
-            stay(service, gateway, directory);
+        (true, Stage { service: Some(service), gateway: Some(gateway), payments, .. }) => {
+            stay(service, gateway, payments.as_ref(), directory);
             Ok(())
         }
         _ => Ok(()),
@@ -124,15 +158,23 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
 
     progress.phase("with semel; the gateway is killed half way", sends.len());
     let service = Service::new(Ledger::open(&directory::ledger(directory))?, seed, args.bug).listen().await?;
-    let gateway = Gateway::start(directory, service.address, args.bug).await?;
+    let servers = |url: fn(&Books) -> String| Servers {
+        store: stage.books.as_ref().map(url),
+        cache: stage.cache.clone(),
+    };
+    let (gateway_servers, service_servers) = (servers(Books::gateway_url), servers(Books::service_url));
+    let store_url = gateway_servers.store.clone().unwrap_or_else(|| directory::store_url(directory));
+    let gateway = Process::gateway(directory, service.address, args.bug, gateway_servers).await?;
     let beside = (args.bug == Some(Bug::Twice)).then_some(service.address);
-    let client = Client { to: gateway.address, seed, guarded: true, beside };
+    let client = Client { to: gateway.address, path: PATH, seed, guarded: true, beside };
     let (service, gateway) = (stage.service.insert(service), stage.gateway.insert(gateway));
-    with(&client, &sends, gateway, &mut report, &mut progress).await?;
+    let mut side = Side::default();
+    with(&client, &sends, args.tasks, gateway, &mut side, &mut report.wrong, &mut progress).await?;
+    (report.with, report.gateways_killed) = (side, 1);
 
     progress.phase("waiting for what is still under way", 0);
     quiet(&service.service).await?;
-    let store = SqliteStore::open(directory::store(directory)).await?;
+    let store: AnyStore = store::open_existing(&store_url).await?;
     settle::wait_for_leases(&store).await?;
     let held = settle::list(&store, vec![State::Uncertain]).await?;
     progress.phase("resolving by hand what no lookup could settle", held.len());
@@ -144,7 +186,7 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
     quiet(&service.service).await?;
     report.settled = settle::settled(&store).await?;
     let completed = settle::list(&store, vec![State::Completed]).await?.len() as u64;
-    store.close().await;
+    drop(store);
 
     let counted = Counted::read(&directory::ledger(directory))?;
     report.with.judge(args.intents, &counted);
@@ -152,6 +194,19 @@ async fn demonstrate(args: &Demo, directory: &Path, stage: &mut Stage) -> Result
     report.wrong.splice(0..0, report::off(args.intents, &counted));
     if completed != report.intents {
         report.wrong.push(format!("the store has {completed} completed intents of {}", report.intents));
+    }
+    if let Some(books) = &stage.books {
+        progress
+            .phase("at the reference service, in its own transactions; it is killed half way", sends.len());
+        let payments = Process::service(directory, seed, service_servers).await?;
+        let payments = stage.payments.insert(payments);
+        let client = Client { to: payments.address, path: SERVICE_PATH, seed, guarded: true, beside: None };
+        let mut side = Side::default();
+        with(&client, &sends, args.tasks, payments, &mut side, &mut report.wrong, &mut progress).await?;
+        let (counted, wrong) = books.audit().await?;
+        side.judge(args.intents, &counted);
+        report.wrong.extend(report::off(args.intents, &counted).into_iter().chain(wrong));
+        (report.in_transaction, report.services_killed) = (Some(side), 1);
     }
     report.elapsed_ms = started.elapsed().as_millis() as u64;
     Ok(report)
@@ -167,7 +222,7 @@ async fn without(
 ) -> Result<(), Failed> {
     let path = directory::bare_ledger(directory);
     let service = Service::new(Ledger::open(&path)?, report.seed, None).listen().await?;
-    let client = Client { to: service.address, seed: report.seed, guarded: false, beside: None };
+    let client = Client { to: service.address, path: PATH, seed: report.seed, guarded: false, beside: None };
     from_tasks(&client, sends, args.tasks, |_, told| {
         report.without.count(&told);
         progress.step();
@@ -178,28 +233,29 @@ async fn without(
     Ok(())
 }
 
-/// Through the gateway, which is killed when half of the sends are through.
+/// Through a process that is killed when half of the sends are through.
 async fn with(
     client: &Client,
     sends: &[Send],
-    gateway: &mut Gateway,
-    report: &mut Report,
+    tasks: u32,
+    process: &mut Process,
+    side: &mut Side,
+    wrong: &mut Vec<String>,
     progress: &mut Progress,
 ) -> Result<(), Failed> {
     let half = Notify::new();
     let mut payments: HashMap<IntentNo, String> = HashMap::new();
     let mut heard = 0;
-    let tasks = report.tasks;
     let tell = |send: Send, told: Told| {
-        report.with.count(&told);
+        side.count(&told);
         if let Ending::Wrong(why) = &told.ending {
-            report.wrong.push(why.clone());
+            wrong.push(why.clone());
         }
         if let Some(payment) = told.payment {
             // Whoever asks for the same payment has to be given the same one.
             let first = payments.entry(send.intent).or_insert_with(|| payment.clone());
             if *first != payment {
-                report.wrong.push(format!("{} was answered with {first} and {payment}", send.intent));
+                wrong.push(format!("{} was answered with {first} and {payment}", send.intent));
             }
         }
         progress.step();
@@ -214,10 +270,9 @@ async fn with(
     };
     let killing = async {
         half.notified().await;
-        gateway.kill_and_restart().await
+        process.kill_and_restart().await
     };
     tokio::try_join!(sending, killing)?;
-    report.gateways_killed = 1;
     Ok(())
 }
 
@@ -233,16 +288,24 @@ async fn quiet(service: &Service) -> Result<(), Failed> {
     Ok(())
 }
 
-fn stay(service: &Running, gateway: &Gateway, directory: &Path) {
-    let (behind, front, admin) = (service.address, gateway.address, gateway.admin);
-    let store = directory::store(directory);
+fn stay(service: &Running, gateway: &Process, payments: Option<&Process>, directory: &Path) {
+    let (behind, front) = (service.address, gateway.address);
+    let admin = gateway.admin.map(|admin| format!("admin    http://{admin}/metrics\n")).unwrap_or_default();
+    let order =
+        "-H 'Idempotency-Key: order-1001' -H 'Content-Type: application/json' -d '{\"amount\": 4200}'";
+    let remembers = match payments {
+        None => format!("What the gateway remembers: semel ls --store {}", directory::store_url(directory)),
+        Some(payments) => format!(
+            "At the reference service:\n\n  \
+             curl -i http://{}{SERVICE_PATH} -H 'x-merchant-id: demo' {order}",
+            payments.address
+        ),
+    };
     eprintln!(
-        "\ngateway  http://{front}\nservice  http://{behind}\nadmin    http://{admin}/metrics\n\n\
+        "\ngateway  http://{front}\nservice  http://{behind}\n{admin}\n\
          Pay, and pay again with the same key; then ask the service what it was charged for:\n\n  \
-         curl -i http://{front}/payments -H 'Idempotency-Key: order-1001' -H 'Content-Type: application/json' \
-         -d '{{\"amount\": 4200}}'\n  \
+         curl -i http://{front}/payments {order}\n  \
          curl -i http://{behind}/payments/by-key/order-1001\n\n\
-         What the gateway remembers: semel ls --store sqlite:{}\nCtrl-C ends it.",
-        store.display()
+         {remembers}\nCtrl-C ends it.",
     );
 }

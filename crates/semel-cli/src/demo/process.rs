@@ -1,4 +1,4 @@
-//! The gateway as a process of its own: this binary again, with a file that says what it guards.
+//! Processes of the demo's own: this binary again, as the gateway or as the reference service.
 
 use std::fs::{self, OpenOptions};
 use std::net::SocketAddr;
@@ -14,37 +14,66 @@ use super::directory;
 use crate::args::Bug;
 use crate::failure::Failed;
 
-/// How long a gateway may take until it listens.
+/// How long one may take until it listens.
 const START_MAX: Duration = Duration::from_secs(20);
 /// A client may hold the port for a moment after its owner died.
 const STARTS_MAX: u32 = 20;
 const STARTS_PAUSE: Duration = Duration::from_millis(100);
 
-/// A gateway, running. Killed when dropped.
-pub(super) struct Gateway {
-    child: Child,
-    directory: PathBuf,
-    pub(super) address: SocketAddr,
-    pub(super) admin: SocketAddr,
+/// Servers of the user's: where to remember, and a cache in front of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Servers {
+    pub(super) store: Option<String>,
+    pub(super) cache: Option<String>,
 }
 
-impl Gateway {
-    /// Starts one on free ports, in front of `upstream`.
-    pub(super) async fn start(
+/// A process, listening. Killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    recipe: Recipe,
+    pub(super) address: SocketAddr,
+    pub(super) admin: Option<SocketAddr>,
+}
+
+/// How it is started, again and again.
+#[derive(Clone)]
+struct Recipe {
+    directory: PathBuf,
+    words: Vec<String>,
+    servers: Servers,
+    has_admin: bool,
+}
+
+impl Process {
+    /// Starts a gateway on free ports, in front of `upstream`.
+    pub(super) async fn gateway(
         directory: &Path,
         upstream: SocketAddr,
         bug: Option<Bug>,
+        servers: Servers,
     ) -> Result<Self, Failed> {
         fs::write(directory::config(directory), config(directory, upstream, bug)?)?;
-        Self::spawn(directory, SocketAddr::from(([127, 0, 0, 1], 0))).await
+        let config = directory::config(directory).display().to_string();
+        let words = vec!["gateway".to_owned(), "--config".to_owned(), config];
+        Self::start(Recipe { directory: directory.to_owned(), words, servers, has_admin: true }).await
+    }
+
+    /// Starts the reference service on a free port.
+    pub(super) async fn service(directory: &Path, seed: u64, servers: Servers) -> Result<Self, Failed> {
+        let words = vec!["demo-service".to_owned(), "--seed".to_owned(), seed.to_string()];
+        Self::start(Recipe { directory: directory.to_owned(), words, servers, has_admin: false }).await
+    }
+
+    async fn start(recipe: Recipe) -> Result<Self, Failed> {
+        Self::spawn(recipe, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
     /// SIGKILL, to this child only: no handler, no drain, no goodbye. Then another one on the same store and port.
     pub(super) async fn kill_and_restart(&mut self) -> Result<(), Failed> {
         self.child.kill().await?;
-        let mut failed = Failed::not_done("the gateway was not started again");
+        let mut failed = Failed::not_done("it was not started again");
         for _ in 0..STARTS_MAX {
-            match Self::spawn(&self.directory, self.address).await {
+            match Self::spawn(self.recipe.clone(), self.address).await {
                 Ok(started) => {
                     *self = started;
                     return Ok(());
@@ -61,11 +90,10 @@ impl Gateway {
         let _ = self.child.kill().await;
     }
 
-    async fn spawn(directory: &Path, listen: SocketAddr) -> Result<Self, Failed> {
-        let log = OpenOptions::new().create(true).append(true).open(directory::log(directory))?;
+    async fn spawn(recipe: Recipe, listen: SocketAddr) -> Result<Self, Failed> {
+        let log = directory::log(&recipe.directory);
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("gateway").arg("--config").arg(directory::config(directory));
-        command.arg("--listen").arg(listen.to_string());
+        command.args(&recipe.words).arg("--listen").arg(listen.to_string());
         // If the demo itself is killed, nobody is left to end it: then this pipe does.
         command.arg("--until-stdin-ends");
         // Settings of another gateway are none of this one's business.
@@ -74,34 +102,43 @@ impl Gateway {
                 command.env_remove(name);
             }
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
+        // Not as flags: they may hold passwords, and anybody can list processes.
+        let Servers { store, cache } = &recipe.servers;
+        for (name, url) in [("SEMEL_STORE", store), ("SEMEL_CACHE", cache)] {
+            if let Some(url) = url {
+                command.env(name, url);
+            }
+        }
+        let stderr = OpenOptions::new().create(true).append(true).open(&log)?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr).kill_on_drop(true);
         let mut child = command.spawn()?;
         let Some(stdout) = child.stdout.take() else {
-            return Err(Failed::not_done("the gateway has no stdout"));
+            return Err(Failed::not_done("a process has no stdout"));
         };
         let mut lines = BufReader::new(stdout).lines();
         let mut said = Vec::new();
-        let two = async {
-            while said.len() < 2 {
+        let all = async {
+            while said.len() < 1 + usize::from(recipe.has_admin) {
                 match lines.next_line().await {
                     Ok(Some(line)) => said.push(line),
                     Ok(None) | Err(_) => return,
                 }
             }
         };
-        let in_time = timeout(START_MAX, two).await.is_ok();
+        let in_time = timeout(START_MAX, all).await.is_ok();
         let address = |n: usize, begin: &str| {
             said.get(n).and_then(|line: &String| line.strip_prefix(begin)?.parse::<SocketAddr>().ok())
         };
         match (in_time, address(0, "listening on "), address(1, "admin on ")) {
-            (true, Some(address), Some(admin)) => {
-                Ok(Self { child, directory: directory.to_owned(), address, admin })
+            (true, Some(address), admin) if admin.is_some() == recipe.has_admin => {
+                Ok(Self { child, recipe, address, admin })
             }
             _ => {
                 let _ = child.kill().await;
-                let log = fs::read_to_string(directory::log(directory)).unwrap_or_default();
+                let log = fs::read_to_string(log).unwrap_or_default();
                 let last = log.lines().last().unwrap_or("nothing").to_owned();
-                Err(Failed::not_done(format!("the gateway did not start; it said: {last}")))
+                let what = recipe.words.first().map_or("", String::as_str);
+                Err(Failed::not_done(format!("the {what} did not start; it said: {last}")))
             }
         }
     }
@@ -110,7 +147,7 @@ impl Gateway {
 /// Times are short because the demo is: the service takes half a second at worst, so "not found" may be believed
 /// after more than that.
 fn config(directory: &Path, upstream: SocketAddr, bug: Option<Bug>) -> Result<String, Failed> {
-    let store = format!("sqlite:{}", directory::store(directory).display());
+    let store = directory::store_url(directory);
     // A JSON text is a TOML text.
     let store = serde_json::to_string(&store).map_err(|error| Failed::not_done(error.to_string()))?;
     let lookup = if bug == Some(Bug::Blind) { "/payments/{key}" } else { "/payments/by-key/{key}" };

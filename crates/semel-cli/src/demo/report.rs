@@ -7,6 +7,13 @@ use super::ledger::Counted;
 use super::plan::IntentNo;
 use crate::table::{Side as Edge, Table, thousands};
 
+const HEADINGS: [(&str, Edge); 4] = [
+    ("", Edge::Left),
+    ("WITHOUT SEMEL", Edge::Right),
+    ("WITH SEMEL", Edge::Right),
+    ("IN THE SERVICE'S COMMIT", Edge::Right),
+];
+
 /// Everything the demo found. What `demo --json` prints.
 #[derive(Default, Serialize)]
 pub(super) struct Report {
@@ -17,8 +24,12 @@ pub(super) struct Report {
     pub(super) elapsed_ms: u64,
     pub(super) without: Side,
     pub(super) with: Side,
+    /// At the reference service, where there is a PostgreSQL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) in_transaction: Option<Side>,
     pub(super) settled: Settled,
     pub(super) gateways_killed: u32,
+    pub(super) services_killed: u32,
     /// Empty when all is well.
     pub(super) wrong: Vec<String>,
 }
@@ -101,30 +112,45 @@ pub(super) fn off(intents: u32, ledger: &Counted) -> Vec<String> {
 
 impl Report {
     pub(super) fn text(&self) -> String {
-        let n = thousands;
-        let (without, with, settled) = (&self.without, &self.with, &self.settled);
-        let mut table =
-            Table::new([("", Edge::Left), ("WITHOUT SEMEL", Edge::Right), ("WITH SEMEL", Edge::Right)]);
+        let (n, settled) = (thousands, &self.settled);
+        let killed = |number: u32| n(number.into());
+        let mut table = match self.in_transaction {
+            None => Table::new([HEADINGS[0], HEADINGS[1], HEADINGS[2], ("", Edge::Left)]),
+            Some(_) => Table::new(HEADINGS),
+        };
         let dash = || "-".to_owned();
-        for (name, left, right) in [
-            ("intents", n(self.intents), n(self.intents)),
-            ("requests, with retries", n(without.attempts), n(with.attempts)),
-            ("  of these without an answer", n(without.unanswered), n(with.unanswered)),
-            ("  of these failed (5xx)", n(without.failed), n(with.failed)),
-            ("charges in the ledger", n(without.charges), n(with.charges)),
-            ("intents charged more than once", n(without.intents_repeated), n(with.intents_repeated)),
-            ("intents never charged", n(without.intents_missing), n(with.intents_missing)),
-            ("answers replayed", dash(), n(with.replayed)),
-            ("refused: already in flight", dash(), n(with.refused_in_flight)),
-            ("refused: key used for another request", dash(), n(with.refused_conflict)),
-            ("intents in doubt", dash(), n(settled.uncertain())),
-            ("  lookup found the charge", dash(), n(settled.found)),
-            ("  lookup found none, so it was run", dash(), n(settled.not_found_and_run)),
-            ("  resolved by hand, charged", dash(), n(settled.resolved_charged)),
-            ("  resolved by hand, run", dash(), n(settled.resolved_and_run)),
-            ("gateways killed and restarted", dash(), n(self.gateways_killed.into())),
+        let mut row = |name: &str, without: String, with: String, inside: &dyn Fn(&Side) -> String| {
+            let inside = self.in_transaction.as_ref().map(inside).unwrap_or_default();
+            table.row([name.to_owned(), without, with, inside]);
+        };
+        row("intents", n(self.intents), n(self.intents), &|_| n(self.intents));
+        let mut both = |name: &str, number: fn(&Side) -> u64| {
+            row(name, n(number(&self.without)), n(number(&self.with)), &|side| n(number(side)));
+        };
+        both("requests, with retries", |side| side.attempts);
+        both("  of these without an answer", |side| side.unanswered);
+        both("  of these failed (5xx)", |side| side.failed);
+        both("charges in the ledger", |side| side.charges);
+        both("intents charged more than once", |side| side.intents_repeated);
+        both("intents never charged", |side| side.intents_missing);
+        let mut guarded = |name: &str, number: fn(&Side) -> u64| {
+            row(name, dash(), n(number(&self.with)), &|side| n(number(side)));
+        };
+        guarded("answers replayed", |side| side.replayed);
+        guarded("refused: already in flight", |side| side.refused_in_flight);
+        guarded("refused: key used for another request", |side| side.refused_conflict);
+        for (name, number) in [
+            ("intents in doubt", settled.uncertain()),
+            ("  lookup found the charge", settled.found),
+            ("  lookup found none, so it was run", settled.not_found_and_run),
+            ("  resolved by hand, charged", settled.resolved_charged),
+            ("  resolved by hand, run", settled.resolved_and_run),
         ] {
-            table.row([name.to_owned(), left, right]);
+            row(name, dash(), n(number), &|_| dash());
+        }
+        row("gateways killed and restarted", dash(), killed(self.gateways_killed), &|_| dash());
+        if self.in_transaction.is_some() {
+            row("services killed and restarted", dash(), dash(), &|_| killed(self.services_killed));
         }
         format!(
             "{} payments sent {} times by {} clients, seed {}\n\n{}",

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use semel::intent::state::Ruling;
-use semel::store::sqlite::SqliteStore;
-use semel::store::{Decide, Decided, Filter, PAGE_RECORDS_MAX, Record, Store};
+use semel::store::{AnyStore, Decide, Decided, Filter, PAGE_RECORDS_MAX, Record, Store};
 use semel::{Outcome, Retention, State, Verdict};
 
 use super::client::{Client, Ending};
@@ -23,7 +22,7 @@ const LAPSE_MAX: Duration = Duration::from_secs(15);
 /// that could still be charged has been.
 pub(super) async fn run(
     client: &Client,
-    store: &SqliteStore,
+    store: &AnyStore,
     held: Vec<Record>,
     ledger: &Counted,
     report: &mut Report,
@@ -61,7 +60,7 @@ pub(super) async fn run(
 }
 
 /// How each intent that was in doubt came out of it, as the store remembers it.
-pub(super) async fn settled(store: &SqliteStore) -> Result<Settled, Failed> {
+pub(super) async fn settled(store: &AnyStore) -> Result<Settled, Failed> {
     let mut settled = Settled::default();
     for record in list(store, Vec::new()).await? {
         let Some(decision) = &record.decision else { continue };
@@ -78,7 +77,7 @@ pub(super) async fn settled(store: &SqliteStore) -> Result<Settled, Failed> {
 }
 
 /// The intents in the given states; all of them when none is given.
-pub(super) async fn list(store: &SqliteStore, states: Vec<State>) -> Result<Vec<Record>, Failed> {
+pub(super) async fn list(store: &AnyStore, states: Vec<State>) -> Result<Vec<Record>, Failed> {
     let mut records = Vec::new();
     let mut filter = Filter { states, limit: PAGE_RECORDS_MAX, ..Filter::default() };
     loop {
@@ -92,7 +91,7 @@ pub(super) async fn list(store: &SqliteStore, states: Vec<State>) -> Result<Vec<
 }
 
 /// Waits until nobody is believed to be at work.
-pub(super) async fn wait_for_leases(store: &SqliteStore) -> Result<(), Failed> {
+pub(super) async fn wait_for_leases(store: &AnyStore) -> Result<(), Failed> {
     let deadline = Instant::now() + LAPSE_MAX;
     while !list(store, vec![State::InProgress]).await?.is_empty() {
         if Instant::now() > deadline {

@@ -192,7 +192,7 @@ fn log_to_stderr(level: tracing::Level) {
 
 /// Never, unless it was asked for. A thread of its own: reading stdin cannot be cancelled, and must not keep the
 /// process from ending.
-async fn stdin_ended(asked: bool) {
+pub(crate) async fn stdin_ended(asked: bool) {
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     if asked {
         std::thread::spawn(move || {

@@ -94,6 +94,59 @@ fn it_stays_to_be_tried_until_it_is_told_to_end() {
     assert_eq!(processes_at(&place), Vec::<String>::new());
 }
 
+/// On servers of the user's: nothing is in doubt where one commit decides, and nothing is left behind.
+#[test]
+fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_killed() {
+    use testkit::services::{Service, require};
+    let (Some(postgres), Some(redis)) = (require(Service::Postgres), require(Service::Redis)) else { return };
+    let flags = ["--seed", "3", "--store", postgres.url(), "--cache", redis.url()];
+    let ran = semel(&[&SMALL[..], &flags].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let number = |path: &str| report.pointer(path).unwrap().as_u64().unwrap();
+    for side in ["with", "in_transaction"] {
+        assert_eq!(number(&format!("/{side}/charges")), 100, "{report}");
+        assert_eq!(number(&format!("/{side}/intents_repeated")), 0, "{report}");
+        assert_eq!(number(&format!("/{side}/intents_missing")), 0, "{report}");
+        assert!(number(&format!("/{side}/replayed")) > 50, "{report}");
+    }
+    assert_eq!((number("/gateways_killed"), number("/services_killed")), (1, 1));
+    assert_eq!(number("/in_transaction/told_uncertain"), 0);
+    assert_eq!(schemas(postgres.url()), 0, "schemas of the demo's are left behind");
+}
+
+/// How many schemas of demos there are.
+fn schemas(url: &str) -> i64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let count = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'semel_demo_%'";
+        let count = client.query_one(count, &[]).await.unwrap().get(0);
+        drop(client);
+        connection.await.unwrap().unwrap();
+        count
+    })
+}
+
+#[test]
+fn servers_are_named_by_flags_and_only_postgres_has_books() {
+    for (flags, says) in [
+        (&["--cache", "redis://127.0.0.1:1"][..], "give --store postgres://"),
+        (&["--store", "sqlite:x.db"], "is a PostgreSQL"),
+        (&["--store", "postgres://127.0.0.1:1/x?schema=a"], "leave ?schema= out"),
+    ] {
+        let ran = semel(&[&SMALL[..], flags].concat());
+        assert_ne!(ran.code, 0, "{ran:?}");
+        assert!(ran.stderr.contains(says), "{ran:?}");
+    }
+    // What the environment says is for others.
+    let mut demo = command(&["demo", "--intents", "10", "--sends", "20", "--tasks", "8"]);
+    demo.env("SEMEL_STORE", "postgres://127.0.0.1:1/nowhere").env("SEMEL_CACHE", "redis://127.0.0.1:1");
+    let ran = ran(demo);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
 fn pay(gateway: &str) -> String {
     let mut stream = TcpStream::connect(gateway).unwrap();
     let body = r#"{"amount": 4200}"#;

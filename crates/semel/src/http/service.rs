@@ -33,7 +33,7 @@ use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{InFlight, StoreDown};
 use crate::intent::scope::Scope;
 use crate::intent::state::State;
-use crate::store::{ErrorKind, Fate, Store, StoreError};
+use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
 
 /// How long the layer's own reads of the store may take.
 const READ_TIME_MAX: Duration = Duration::from_secs(5);
@@ -251,17 +251,22 @@ impl<S: Store> Shared<S> {
         fingerprint: &Fingerprint,
     ) -> Option<Response<EdgeBody<R>>> {
         let (store, id) = (self.guard.store(), intent.id());
+        let differs = |record: &Record| fingerprint.compare(&record.head.fingerprint) == Comparison::Different;
         let found = if prepared.rule.policy.verify {
             in_time(store.get(id)).await
         } else {
-            in_time(store.look(id)).await
+            match in_time(store.look(id)).await {
+                // Whoever is refused is refused by the authority, never by a cache.
+                Ok(Some(record)) if differs(&record) => in_time(store.get(id)).await,
+                found => found,
+            }
         };
         let record = match found {
             Ok(record) => record?,
             Err(_) if prepared.rule.policy.store_down == StoreDown::Open => return None,
             Err(error) => return Some(self.refuse(&Problem::from(&GuardError::StoreUnavailable(error)))),
         };
-        if fingerprint.compare(&record.head.fingerprint) == Comparison::Different {
+        if differs(&record) {
             return Some(self.refuse(&Problem::from(&GuardError::Mismatch)));
         }
         let verdict = match record.head.state {

@@ -1,0 +1,150 @@
+//! The reference service on a PostgreSQL of the user's: where it is, what serves it, and what its tables say.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use payments::audit::Audit;
+use payments::place;
+use payments::schema::Schema;
+use tokio::net::TcpListener;
+use tower_service::Service;
+
+use super::ledger::{Charge, Counted};
+use super::mischief::{Ending, Mischief};
+use crate::args::DemoService;
+use crate::failure::Failed;
+use crate::gateway::stdin_ended;
+
+/// Keys whose calls are counted.
+const KEYS_MAX: usize = 4_000_000;
+
+/// Two schemas on the server: what the gateway remembers, and the service's books with what it remembers.
+pub(super) struct Books {
+    gateway: Schema,
+    service: Schema,
+}
+
+impl Books {
+    pub(super) async fn make(server: &str) -> Result<Self, Failed> {
+        if !(server.starts_with("postgres://") || server.starts_with("postgresql://")) {
+            return Err(Failed::usage(
+                "the demo's --store is a PostgreSQL, postgres://…; without --store it makes a SQLite file",
+            ));
+        }
+        let name = |what: &str| format!("semel_demo_{:08x}_{what}", fastrand::u32(..));
+        let gateway = Schema::make(server, &name("gateway")).await.map_err(unmade)?;
+        match Schema::make(server, &name("service")).await {
+            Ok(service) => Ok(Self { gateway, service }),
+            Err(error) => {
+                let _ = gateway.remove().await;
+                Err(unmade(error))
+            }
+        }
+    }
+
+    pub(super) fn gateway_url(&self) -> String {
+        self.gateway.url()
+    }
+
+    pub(super) fn service_url(&self) -> String {
+        self.service.url()
+    }
+
+    /// The payments in the books, and what is wrong with the books.
+    pub(super) async fn audit(&self) -> Result<(Counted, Vec<String>), Failed> {
+        let audit =
+            Audit::read(&self.service.url()).await.map_err(|error| Failed::not_done(error.to_string()))?;
+        let wrong = audit.wrong();
+        let charges = audit.payments.into_iter().map(|(id, key, amount)| Charge {
+            id,
+            key,
+            amount: amount.cast_unsigned(),
+        });
+        Ok((charges.collect(), wrong))
+    }
+
+    /// Removes both, unless they are to be kept.
+    pub(super) async fn end(self, keep: bool) {
+        for schema in [self.gateway, self.service] {
+            if keep {
+                eprintln!(
+                    "kept: schema {}; look with `semel ls --store 'postgres://…?schema={0}'`",
+                    schema.name()
+                );
+                continue;
+            }
+            let name = schema.name().to_owned();
+            if let Err(error) = schema.remove().await {
+                eprintln!("schema {name} could not be removed: {error}");
+            }
+        }
+    }
+}
+
+fn unmade(error: payments::Failed) -> Failed {
+    Failed::not_done(format!("the demo cannot make its schemas: {error}"))
+}
+
+/// The service as a process of its own, with bad days: the same as the sample service has, around the whole of it.
+pub(crate) async fn serve(
+    args: &DemoService,
+    store: Option<&str>,
+    cache: Option<&str>,
+) -> Result<(), Failed> {
+    let failed = |error: payments::Failed| Failed::not_done(error.to_string());
+    let store = store.ok_or_else(|| Failed::usage("say where the books are: --store postgres://…"))?;
+    let app = place::open(store, cache).await.map_err(failed)?;
+    let listener = TcpListener::bind(args.listen).await?;
+    println!("listening on {}", listener.local_addr()?);
+    let (seed, calls) = (args.seed, Arc::new(Mutex::new(HashMap::<String, u32>::new())));
+    let mut ended = pin!(stdin_ended(args.until_stdin_ends));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ended => return Ok(()),
+        };
+        let Ok((stream, _)) = accepted else { continue };
+        let _ = stream.set_nodelay(true);
+        let (app, calls) = (app.clone(), Arc::clone(&calls));
+        let serve = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+            let (mut app, mischief) = (app.clone(), mischief(seed, &calls, &request));
+            async move {
+                tokio::time::sleep(mischief.there).await;
+                let mut response = http::Response::default();
+                if mischief.ending != Ending::FailsBefore {
+                    response = app.call(request).await.map_err(io::Error::other)?;
+                    tokio::time::sleep(mischief.back).await;
+                }
+                match mischief.ending {
+                    Ending::Answered => Ok(response),
+                    // Without an answer the connection is closed.
+                    Ending::AnswerLost => Err(io::Error::from(io::ErrorKind::ConnectionReset)),
+                    Ending::FailsBefore | Ending::FailsAfter => {
+                        response = http::Response::default();
+                        *response.status_mut() = http::StatusCode::INTERNAL_SERVER_ERROR;
+                        Ok(response)
+                    }
+                }
+            }
+        });
+        // It ends with an error whenever an answer is lost on purpose.
+        tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), serve));
+    }
+}
+
+fn mischief<B>(seed: u64, calls: &Mutex<HashMap<String, u32>>, request: &http::Request<B>) -> Mischief {
+    let key = request.headers().get("idempotency-key").and_then(|key| key.to_str().ok());
+    let Some(key) = key.filter(|_| request.method() == http::Method::POST) else { return Mischief::NONE };
+    let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
+    if calls.len() >= KEYS_MAX {
+        return Mischief::NONE;
+    }
+    let call = calls.entry(key.to_owned()).or_default();
+    *call = call.saturating_add(1);
+    Mischief::of(seed, key, *call)
+}

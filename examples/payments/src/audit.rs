@@ -1,0 +1,70 @@
+//! What the tables say to somebody who does not ask the service: plain SQL on a connection of its own.
+
+use sqlx::Row;
+
+use crate::Failed;
+use crate::place;
+
+/// What is in the books.
+#[derive(Clone, Debug, Default)]
+pub struct Audit {
+    /// Each payment: its id, what the client called it, and cents.
+    pub payments: Vec<(String, String, i64)>,
+    /// Postings of the ledger.
+    pub postings: i64,
+    /// What all entries of the ledger sum up to: nothing.
+    pub entries_sum: i64,
+    /// What the merchants' revenue accounts have.
+    pub revenue: i64,
+    /// What the payments come to, less what was given back.
+    pub paid: i64,
+    /// Answers kept for retries.
+    pub answers: i64,
+    /// Intents that are neither answered nor gone.
+    pub open: i64,
+}
+
+const NUMBERS: &str = "
+    SELECT (SELECT count(*) FROM semel_posting),
+           (SELECT coalesce(sum(amount), 0)::bigint FROM semel_entry),
+           (SELECT coalesce(sum(amount), 0)::bigint FROM semel_entry WHERE account LIKE '%/revenue'),
+           (SELECT coalesce(sum(amount - refunded), 0)::bigint FROM payment),
+           (SELECT count(*) FROM semel_intent WHERE state = 2),
+           (SELECT count(*) FROM semel_intent WHERE state <> 2)";
+
+impl Audit {
+    /// Reads the books in the PostgreSQL database a URL names.
+    pub async fn read(url: &str) -> Result<Self, Failed> {
+        let pool = place::pool(url).await?;
+        let mut tx = pool.begin().await?;
+        // All of it at one moment.
+        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut *tx).await?;
+        let payments = sqlx::query_as("SELECT id, key, amount FROM payment").fetch_all(&mut *tx).await?;
+        let row = sqlx::query(NUMBERS).fetch_one(&mut *tx).await?;
+        Ok(Self {
+            payments,
+            postings: row.try_get(0)?,
+            entries_sum: row.try_get(1)?,
+            revenue: row.try_get(2)?,
+            paid: row.try_get(3)?,
+            answers: row.try_get(4)?,
+            open: row.try_get(5)?,
+        })
+    }
+
+    /// What is wrong with books that have seen payments only; empty when all is well.
+    pub fn wrong(&self) -> Vec<String> {
+        let payments = self.payments.len() as i64;
+        [
+            ("postings of the ledger", self.postings, payments),
+            ("answers kept", self.answers, payments),
+            ("intents left open", self.open, 0),
+            ("cents that all entries sum up to", self.entries_sum, 0),
+            ("cents in the revenue accounts", self.revenue, self.paid),
+        ]
+        .into_iter()
+        .filter(|(_, is, wanted)| is != wanted)
+        .map(|(what, is, wanted)| format!("{what}: {is} instead of {wanted}"))
+        .collect()
+    }
+}
