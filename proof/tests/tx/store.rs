@@ -109,7 +109,7 @@ async fn of_guards_and_transactions_at_once_one_has_its_effect() {
             tokio::spawn(async move {
                 for round in 0..8 {
                     let key = format!("k{}-{round}", task / 8);
-                    if task % 2 == 0 {
+                    if task.is_multiple_of(2) {
                         let mut tx = pool.begin().await.unwrap();
                         let once = Once::new(&intent(&key), asked(1)).wait(Duration::from_secs(20));
                         once.run_tx(&mut tx, async |tx| book(tx, &key, 1).await).await.unwrap();

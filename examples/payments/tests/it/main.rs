@@ -1,5 +1,7 @@
 //! The service as a process, killed and asked again, judged by connections of the test's own to its database.
 
+#![allow(clippy::unwrap_used)]
+
 mod cache;
 mod client;
 mod crash;

@@ -213,10 +213,9 @@ fn replays(
     let url = format!("{}&prefix=t", server.url());
     let tiered = Arc::new(runtime.block_on(TieredStore::open(sqlite, &url, &metrics))?);
     for n in 0..REPLAYED {
-        for intent in [load::intent(&format!("replay-{n}"))?] {
-            runtime.block_on(load::pair(&*plain, intent.clone(), None))?;
-            runtime.block_on(load::pair(&*tiered, intent, None))?;
-        }
+        let intent = load::intent(&format!("replay-{n}"))?;
+        runtime.block_on(load::pair(&*plain, intent.clone(), None))?;
+        runtime.block_on(load::pair(&*tiered, intent, None))?;
     }
     let stored =
         |metrics: &Metrics| metrics.render().contains(&format!("fill_total{{result=\"stored\"}} {REPLAYED}"));
