@@ -11,5 +11,6 @@ mod nodes;
 mod paused;
 mod place;
 mod planted;
+mod processes;
 mod restarted;
 mod scene;

@@ -195,6 +195,12 @@ impl Store for PostgresStore {
         self.check_open()?;
         self.inner.lists.sweep(limit).await.map_err(|trouble| trouble.explain())
     }
+
+    async fn lineage(&self) -> Result<Option<super::Lineage>, StoreError> {
+        self.check_open()?;
+        let lineage = self.inner.gets.lineage().await.map_err(|trouble| trouble.not_applied())?;
+        Ok(Some(lineage.name()))
+    }
 }
 
 pub(super) async fn open_url(url: &str, create: bool) -> Result<AnyStore, StoreError> {
@@ -210,4 +216,19 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
         Ok(Migrated { before, now: schema::VERSION })
     };
     migrated.await.map_err(|trouble: error::Trouble| trouble.not_applied())
+}
+
+pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError> {
+    let connections = Connections::new(PostgresOptions::from_url(url)?);
+    let made = async {
+        let (session, _) = connections?.session().await?;
+        schema::expect(&session.client).await?;
+        schema::one(&session.client, "UPDATE semel_meta SET store = gen_random_uuid() RETURNING store")
+            .await?;
+        let lineage = Lineage::ask(&session.client).await?;
+        session.close().await;
+        Ok(lineage.name())
+    };
+    // Asking for another new one once more does no harm.
+    made.await.map_err(|trouble: error::Trouble| trouble.not_applied())
 }

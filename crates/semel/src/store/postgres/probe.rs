@@ -116,6 +116,13 @@ pub struct Lineage {
 }
 
 impl Lineage {
+    /// The name of all of it together.
+    pub(super) fn name(&self) -> crate::store::Lineage {
+        let timeline = self.timeline.map(|timeline| timeline.to_string()).unwrap_or_default();
+        let system = self.system.as_deref().unwrap_or("");
+        crate::store::Lineage::of(&[self.store.as_bytes(), system.as_bytes(), timeline.as_bytes()])
+    }
+
     pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
         let store = one(client, "SELECT store FROM semel_meta").await?;
         let text = |row: &[Option<String>]| row.first().cloned().flatten();

@@ -10,6 +10,7 @@ use tokio_postgres::types::ToSql;
 use super::connect::{Connections, Session};
 use super::error::Trouble;
 use super::lock::SWEEP_CLASS;
+use super::probe::Lineage;
 use super::row::{column, full_record, outcome_len, time};
 use super::statement::{FLOOR, LIST, LIST_OPEN, NOW, RECORD, SWEEP, Sql};
 use crate::intent::identity::IntentId;
@@ -89,6 +90,16 @@ impl Reader {
     pub(super) async fn now(&self) -> Result<StoreTime, Trouble> {
         let rows = self.look(&NOW, &[]).await?;
         rows.first().map_or(Ok(StoreTime(0)), |row| time(row, "now"))
+    }
+
+    /// Asked anew: a database that was restored, or a standby that was promoted, is another one.
+    pub(super) async fn lineage(&self) -> Result<Lineage, Trouble> {
+        let session = self.session().await?;
+        let asked = Lineage::ask(&session.client).await;
+        if asked.as_ref().is_err_and(Trouble::loses_connection) {
+            self.put_away(&session).await;
+        }
+        asked
     }
 
     pub(super) async fn get(&self, id: &IntentId) -> Result<Option<Record>, Trouble> {
