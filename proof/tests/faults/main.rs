@@ -13,5 +13,6 @@ mod nodes;
 mod paused;
 mod place;
 mod planted;
+mod processes;
 mod restarted;
 mod scene;

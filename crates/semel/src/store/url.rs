@@ -102,6 +102,10 @@ pub async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {
     match named(url)? {
         #[cfg(feature = "sqlite")]
         Named::Sqlite(path) => super::sqlite::schema::new_lineage(path).await,
+        #[cfg(feature = "postgres")]
+        Named::Postgres => super::postgres::new_lineage(url).await,
+        #[cfg(feature = "mysql")]
+        Named::Mysql => super::mysql::new_lineage(url).await,
         _ => Err(wrong("this store's lineage cannot be made anew; empty the cache instead".into())),
     }
 }

@@ -22,6 +22,7 @@ use self::error::misconfigured;
 use self::read::Readers;
 use self::server::Server;
 use self::session::Session;
+use super::Lineage;
 use super::coalesce::{Coalescer, Executor, Failure};
 use super::codes::{MS_MAX, bounded};
 use super::command::{Ask, Command, Finishing};
@@ -200,6 +201,11 @@ impl Store for MysqlStore {
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
         self.inner.readers.sweep(limit).await
     }
+
+    async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
+        // Asked anew: a database that was restored may be another one.
+        self.inner.readers.lineage().await.map(|bytes| Some(Lineage::from_bytes(bytes)))
+    }
 }
 
 impl Executor for Server {
@@ -261,4 +267,8 @@ pub(super) async fn open_url(url: &str, create: bool) -> Result<AnyStore, StoreE
 pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
     let before = schema::migrate(url).await?;
     Ok(Migrated { before, now: schema::VERSION })
+}
+
+pub(super) async fn new_lineage(url: &str) -> Result<Lineage, StoreError> {
+    schema::new_lineage(url).await.map(Lineage::from_bytes)
 }

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 use super::error::Trouble;
 use super::literal::{self, Template, template};
 use super::row;
+use super::schema;
 use super::server::{Server, ids};
 use super::session::{Failed, Session};
 use crate::intent::identity::IntentId;
@@ -94,6 +95,14 @@ impl Readers {
         self.read(|mut session| async move {
             let now = server.now(&mut session).await;
             (session, now)
+        })
+        .await
+    }
+
+    pub(super) async fn lineage(&self) -> Result<[u8; 16], StoreError> {
+        self.read(|mut session| async move {
+            let lineage = schema::read_lineage(&mut session).await;
+            (session, lineage)
         })
         .await
     }

@@ -71,17 +71,30 @@ pub(super) async fn bring_up(session: &mut Session, server: &str) -> Result<u32,
     made
 }
 
-/// The name drawn when the tables were made.
+/// The name drawn when the tables were made, or made anew since.
 pub(super) async fn lineage(session: &mut Session, server: &str) -> Result<[u8; 16], StoreError> {
-    let explain = |trouble: Trouble| trouble.explain(server, Fate::NotApplied);
-    let found = session.run("SELECT lineage FROM semel_meta WHERE only_row = 1".to_owned()).await;
-    let brought = found.map_err(|failed| explain(failed.trouble))?;
+    read_lineage(session).await.map_err(|failed| failed.trouble.explain(server, Fate::NotApplied))
+}
+
+pub(super) async fn read_lineage(session: &mut Session) -> Result<[u8; 16], Failed> {
+    let brought = session.run("SELECT lineage FROM semel_meta WHERE only_row = 1".to_owned()).await?;
     let row = brought.first().and_then(|brought| brought.rows.first());
-    let stored =
-        row.map(|row| row.try_get::<&[u8], _>(0)).transpose().map_err(|error| explain(error.into()))?;
-    stored
-        .and_then(|stored| stored.try_into().ok())
-        .ok_or_else(|| explain(Trouble::Unreadable("semel_meta has no lineage".into())))
+    let stored = row.map(|row| row.try_get::<&[u8], _>(0)).transpose();
+    let stored = stored.map_err(|error| Failed::from(Trouble::from(error)))?;
+    let unreadable = || Failed::from(Trouble::Unreadable("semel_meta has no lineage".into()));
+    stored.and_then(|stored| stored.try_into().ok()).ok_or_else(unreadable)
+}
+
+/// Gives the data a new name: what is kept elsewhere about the old one is worth nothing from then on.
+pub(super) async fn new_lineage(url: &str) -> Result<[u8; 16], StoreError> {
+    let (_, dial, name) = super::MysqlOptions::default().with_url(url)?;
+    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&name, Fate::NotApplied))?;
+    let digits = crate::store::Lineage::random();
+    let update = format!("UPDATE semel_meta SET lineage = X'{digits}' WHERE only_row = 1");
+    session.run(update).await.map_err(|failed| failed.trouble.explain(&name, Fate::InDoubt))?;
+    let made = lineage(&mut session, &name).await?;
+    session.close().await;
+    Ok(made)
 }
 
 /// Creates or upgrades the tables without opening a store, and says which version they had before: 0 where

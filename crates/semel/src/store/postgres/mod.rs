@@ -255,3 +255,18 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
     };
     migrated.await.map_err(|trouble: error::Trouble| trouble.not_applied())
 }
+
+pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError> {
+    let connections = Connections::new(PostgresOptions::from_url(url)?);
+    let made = async {
+        let (session, _) = connections?.session().await?;
+        schema::expect(&session.client).await?;
+        schema::one(&session.client, "UPDATE semel_meta SET store = gen_random_uuid() RETURNING store")
+            .await?;
+        let lineage = Lineage::ask(&session.client).await?;
+        session.close().await;
+        Ok(lineage.name())
+    };
+    // Asking for another new one once more does no harm.
+    made.await.map_err(|trouble: error::Trouble| trouble.not_applied())
+}

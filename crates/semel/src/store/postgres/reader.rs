@@ -92,13 +92,7 @@ impl Reader {
         rows.first().map_or(Ok(StoreTime(0)), |row| time(row, "now"))
     }
 
-    pub(super) async fn get(&self, id: &IntentId) -> Result<Option<Record>, Trouble> {
-        let rows = self.look(&RECORD, &[&&id.as_bytes()[..]]).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let now = time(row, "now")?;
-        Ok(Some(full_record(row)?).filter(|record| record.state_at(now).is_some()))
-    }
-
+    /// Asked anew: a database that was restored, or a standby that was promoted, is another one.
     pub(super) async fn lineage(&self) -> Result<Lineage, Trouble> {
         let session = self.session().await?;
         let asked = Lineage::ask(&session.client).await;
@@ -106,6 +100,13 @@ impl Reader {
             self.put_away(&session).await;
         }
         asked
+    }
+
+    pub(super) async fn get(&self, id: &IntentId) -> Result<Option<Record>, Trouble> {
+        let rows = self.look(&RECORD, &[&&id.as_bytes()[..]]).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let now = time(row, "now")?;
+        Ok(Some(full_record(row)?).filter(|record| record.state_at(now).is_some()))
     }
 
     /// A page, a window at a time.

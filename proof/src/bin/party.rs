@@ -1,0 +1,39 @@
+//! A real process under load on any store: killed by tests, and run under another clock.
+//!
+//! `party STORE_URL DIR INTENTS LEASE_MS SEED` says `working` and calls until a line comes on stdin; then it drains
+//! and says so. What callers were told, and what happened, is in DIR.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use proof::load::{Failed, Party, Settings, Traffic};
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
+
+const DRAIN: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match work(&args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn work(args: &[String]) -> Result<(), Failed> {
+    let [url, dir, intents, lease_ms, seed] = args else {
+        return Err("usage: party STORE_URL DIR INTENTS LEASE_MS SEED".into());
+    };
+    let settings = Settings { lease: Duration::from_millis(lease_ms.parse()?), ..Settings::default() };
+    let party = Party::new(semel::store::open(url).await?, Path::new(dir), settings)?;
+    let traffic = Traffic::start(&party, intents.parse()?, seed.parse()?);
+    println!("working at {}", std::time::UNIX_EPOCH.elapsed()?.as_secs());
+    BufReader::new(stdin()).read_line(&mut String::new()).await?;
+    traffic.stop().await?;
+    println!("{}", if party.drain(DRAIN).await { "drained" } else { "not drained" });
+    Ok(())
+}
