@@ -265,7 +265,7 @@ pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError>
             .await?;
         let lineage = Lineage::ask(&session.client).await?;
         session.close().await;
-        Ok(lineage.name())
+        Ok(lineage.digest())
     };
     // Asking for another new one once more does no harm.
     made.await.map_err(|trouble: error::Trouble| trouble.not_applied())
