@@ -11,7 +11,9 @@ use sqlx::{PgConnection, PgPool};
 use crate::world::{World, asked, book, intent};
 
 const NAMES: [&str; 3] = ["reserve", "charge", "confirm"];
-const SHORT: Duration = Duration::from_millis(40);
+/// A lease that runs out while a test waits, and not while a slow machine takes two steps.
+const SHORT: Duration = Duration::from_millis(300);
+const VERY_SHORT: Duration = Duration::from_millis(200);
 
 fn phases(key: &str) -> Phases {
     Phases::new(&intent(key), asked(1), &NAMES).unwrap().wait(Duration::ZERO)
@@ -191,12 +193,12 @@ fn lists_that_are_none() {
 
 /// Goes through the phases, breaking off now and then, as processes do.
 async fn go_on(pool: &PgPool, key: &str, rng: &mut fastrand::Rng) -> bool {
-    let phases = phases(key).lease(SHORT * 5);
+    let phases = phases(key).lease(VERY_SHORT);
     let mut run = match start(pool, &phases).await {
         Ok(Started::Run(run)) => run,
         Ok(Started::Replay(_)) => return true,
         Err(error) if error.may_retry() => {
-            tokio::time::sleep(SHORT / 2).await;
+            tokio::time::sleep(VERY_SHORT / 10).await;
             return false;
         }
         Err(error) => panic!("{error}"),
@@ -205,7 +207,7 @@ async fn go_on(pool: &PgPool, key: &str, rng: &mut fastrand::Rng) -> bool {
         match rng.u32(0..6) {
             // Dies between two phases, or is so slow that somebody takes over.
             0 => return false,
-            1 => tokio::time::sleep(SHORT * 6).await,
+            1 => tokio::time::sleep(VERY_SHORT * 5 / 4).await,
             _ => {}
         }
         match phase(pool, &mut run, name).await {

@@ -1,5 +1,6 @@
 //! A schema of its own on the server for each test, and connections to it.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -110,9 +111,13 @@ impl World {
     }
 }
 
-/// An intent of this test's.
+/// An intent of this test's own: locks are the database's, not the schema's, and tests run side by side. A test and
+/// all its tasks run on one thread, which has its name.
 pub fn intent(key: &str) -> Intent {
-    let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
+    let mut test = DefaultHasher::new();
+    std::thread::current().name().hash(&mut test);
+    let tenant = format!("test-{:x}", test.finish());
+    let (scope, operation) = (Scope::tenant(&tenant).unwrap(), Operation::new("payment.create").unwrap());
     Intent::new(scope, operation, Key::new(key).unwrap())
 }
 
