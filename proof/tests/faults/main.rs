@@ -14,3 +14,4 @@ mod planted;
 mod processes;
 mod restarted;
 mod scene;
+mod tiered;
