@@ -139,3 +139,17 @@ async fn the_database_is_restored_from_an_older_backup_behind_a_warm_cache() {
         forgotten.len()
     );
 }
+
+#[tokio::test]
+async fn a_new_lineage_is_seen_by_stores_that_are_open() {
+    for service in [Service::Postgres, Service::Mariadb] {
+        let Some(server) = require(service) else { return };
+        let place = Place::on(service, server.url()).await;
+        let store = place.store().await;
+        let before = store.lineage().await.unwrap();
+        assert!(before.is_some() && before == place.store().await.lineage().await.unwrap());
+        let made = semel::store::new_lineage(&place.url()).await.unwrap();
+        assert_eq!(store.lineage().await.unwrap(), Some(made));
+        assert_ne!(before, Some(made));
+    }
+}
