@@ -16,3 +16,4 @@ mod planted;
 mod processes;
 mod restarted;
 mod scene;
+mod tiered;

@@ -31,6 +31,11 @@ impl Scene {
         Self { dir, party, seed: testkit::seed::seed() }
     }
 
+    /// Another process's guard on another store, with the same downstream.
+    pub(crate) fn with_dir(store: AnyStore, settings: Settings, dir: &Path) -> Party {
+        Party::new(store, dir, settings).expect("a party")
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -1,5 +1,5 @@
-//! The core table of what an idempotent edge must do, over real HTTP, on memory and on SQLite: duplicates,
-//! races, crashes, outages.
+//! The core table of what an idempotent edge must do, over real HTTP, on memory and on SQLite here and on every
+//! server elsewhere: duplicates, races, crashes, outages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,33 +18,27 @@ use crate::world::{
     Clock, Effects, Kind, Wire, app, call, charged, intent, layer, payments, record, state, status,
 };
 
-/// Each row on each store.
-macro_rules! rows {
-    ($($row:ident)*) => {
-        mod on_memory {
-            $(#[tokio::test] async fn $row() { super::$row(super::Kind::Memory).await })*
-        }
-        #[cfg(feature = "sqlite")]
-        mod on_sqlite {
-            $(#[tokio::test] async fn $row() { super::$row(super::Kind::Sqlite).await })*
+/// Each row, handed to a macro that runs it somewhere.
+macro_rules! core_rows {
+    ($on:ident) => {
+        $on! {
+            repeated_after_completion_the_response_is_replayed
+            the_same_key_with_another_payload_is_a_conflict
+            a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided
+            a_crash_after_the_effect_is_recovered_by_looking_it_up
+            a_store_outage_during_the_claim_follows_the_policy
+            a_claim_whose_answer_was_lost_runs_once
+            finishing_with_another_owners_token_is_refused
+            a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands
+            a_webhook_delivered_twice_is_processed_once
+            an_event_redelivered_over_http_runs_until_it_worked_and_never_again
         }
     };
 }
 
-rows! {
-    repeated_after_completion_the_response_is_replayed
-    the_same_key_with_another_payload_is_a_conflict
-    a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided
-    a_crash_after_the_effect_is_recovered_by_looking_it_up
-    a_store_outage_during_the_claim_follows_the_policy
-    a_claim_whose_answer_was_lost_runs_once
-    finishing_with_another_owners_token_is_refused
-    a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands
-    a_webhook_delivered_twice_is_processed_once
-    an_event_redelivered_over_http_runs_until_it_worked_and_never_again
-}
+pub(crate) use core_rows;
 
-async fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
+pub(crate) async fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
     let effects = Effects::default();
     let wire = Wire::to(app(layer(Clock::new().on(kind).await, payments()), &effects, charged)).await;
     let first = wire.pay("k", r#"{"amount":1}"#).await;
@@ -54,7 +48,7 @@ async fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
     assert_eq!(effects.count(), 1);
 }
 
-async fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
+pub(crate) async fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
     let effects = Effects::default();
     let wire = Wire::to(app(layer(Clock::new().on(kind).await, payments()), &effects, charged)).await;
     wire.pay("k", r#"{"amount":1}"#).await;
@@ -65,52 +59,62 @@ async fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
 // "Concurrent requests with the same key: one processes" is in `callers`, with 64 of them.
 
 /// Claims like a process that dies right after.
-async fn claimed_and_died(store: &impl Store, wire: &Wire, effect: Effect) -> semel::store::Ticket {
+async fn claimed_and_died(
+    kind: Kind,
+    store: &impl Store,
+    wire: &Wire,
+    effect: Effect,
+) -> semel::store::Ticket {
     // The fingerprint is what the layer makes: a first run says it, and is then withdrawn.
     wire.pay("k", "{}").await;
     let fingerprint = record(store, "k").await.unwrap().head.fingerprint;
-    let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms: 30_000 };
+    let lease_ms = kind.span_ms(30_000).as_millis() as u64;
+    let claim = Claim { intent: intent("k"), fingerprint, owner: Owner::random(), effect, lease_ms };
     match store.claim(claim).await.unwrap() {
         Claimed::Run(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
 
-async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) {
+pub(crate) async fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) {
     for (effect, after_lease) in [(Effect::Opaque, 409), (Effect::Keyed, 201)] {
         let (clock, effects) = (Clock::new(), Effects::default());
         let store = clock.on(kind).await;
         let answer = |n| if n == 1 { status(500) } else { charged(n) };
         let wire = Wire::to(app(layer(store.clone(), payments().effect(effect)), &effects, answer)).await;
-        claimed_and_died(&store, &wire, effect).await;
+        claimed_and_died(kind, &store, &wire, effect).await;
         let blocked = wire.pay("k", "{}").await;
         assert_eq!((blocked.status, blocked.code().as_str()), (409, "IDEMPOTENCY_REQUEST_IN_PROGRESS"));
-        clock.advance_ms(30_000);
+        clock.pass_ms(kind, 30_000).await;
         assert_eq!(wire.pay("k", "{}").await.status, after_lease, "{effect}");
     }
 }
 
-async fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
+pub(crate) async fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
     let (clock, effects) = (Clock::new(), Effects::default());
     let store = clock.on(kind).await;
     let lookup = |_| async {
         Found::Applied(Outcome::new(201, "found in the ledger").header("location", "/payments/7"))
     };
     let answer = |n| if n == 1 { status(500) } else { charged(n) };
-    let rule = payments().lookup(lookup, Duration::from_secs(10));
+    let rule = payments().lookup(lookup, kind.span_ms(10_000));
     let wire = Wire::to(app(layer(store.clone(), rule), &effects, answer)).await;
-    claimed_and_died(&store, &wire, Effect::Opaque).await;
-    clock.advance_ms(30_000);
+    claimed_and_died(kind, &store, &wire, Effect::Opaque).await;
+    clock.pass_ms(kind, 30_000).await;
     // Too early to believe "not found": the retry is told when.
     let early = wire.pay("k", "{}").await;
-    assert_eq!((early.code().as_str(), early.header("retry-after")), ("IDEMPOTENCY_OUTCOME_UNCERTAIN", "10"));
-    clock.advance_ms(10_000);
+    let seconds = kind.span_ms(10_000).as_secs().to_string();
+    assert_eq!(
+        (early.code().as_str(), early.header("retry-after")),
+        ("IDEMPOTENCY_OUTCOME_UNCERTAIN", seconds.as_str())
+    );
+    clock.pass_ms(kind, 10_000).await;
     let retry = wire.pay("k", "{}").await;
     assert_eq!((retry.status, &*retry.body, retry.replayed()), (201, &b"found in the ledger"[..], true));
     assert_eq!((retry.header("location"), effects.count()), ("/payments/7", 1));
 }
 
-async fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
+pub(crate) async fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
     for (policy, code, count) in [(StoreDown::Closed, 503, 0), (StoreDown::Open, 201, 1)] {
         for fault in [Fault::Refused, Fault::RequestLost, Fault::Hangs] {
             let (store, effects) = (Clock::new().on(kind).await, Effects::default());
@@ -132,7 +136,7 @@ async fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
     }
 }
 
-async fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
+pub(crate) async fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
     let (store, effects) = (Clock::new().on(kind).await, Effects::default());
     let lost = Arc::new(AtomicBool::new(false));
     let faulty = Faulty::new(store, move |asked| match asked {
@@ -144,10 +148,10 @@ async fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
     assert_eq!((got.status, got.replayed(), effects.count()), (201, false, 1));
 }
 
-async fn finishing_with_another_owners_token_is_refused(kind: Kind) {
+pub(crate) async fn finishing_with_another_owners_token_is_refused(kind: Kind) {
     let (store, effects) = (Clock::new().on(kind).await, Effects::default());
     let wire = Wire::to(app(layer(store.clone(), payments()), &effects, |_| status(500))).await;
-    let mut ticket = claimed_and_died(&store, &wire, Effect::Opaque).await;
+    let mut ticket = claimed_and_died(kind, &store, &wire, Effect::Opaque).await;
     ticket.owner = Owner::random();
     let outcome = Some(Outcome::new(200, "forged"));
     let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::DAY };
@@ -155,7 +159,9 @@ async fn finishing_with_another_owners_token_is_refused(kind: Kind) {
     assert_eq!(state(&store, "k").await, Some(State::InProgress));
 }
 
-async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands(kind: Kind) {
+pub(crate) async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands(
+    kind: Kind,
+) {
     let (clock, effects) = (Clock::new(), Effects::default());
     let store = clock.on(kind).await;
     let (started, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
@@ -172,12 +178,12 @@ async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_tha
     let stalled =
         Faulty::new(store.clone(), |asked| if asked == Call::Renew { Fault::Hangs } else { Fault::None });
     let service = Router::new().route("/payments", post(handler));
-    let rule = || payments().effect(Effect::Keyed);
+    let rule = || payments().effect(Effect::Keyed).lease(kind.span_ms(30_000));
     let first = Wire::to(service.clone().layer(layer(stalled, rule()))).await;
     let second = Wire::to(service.layer(layer(store, rule()))).await;
     let slow = tokio::spawn(async move { first.pay("k", "{}").await });
     started.notified().await;
-    clock.advance_ms(30_000);
+    clock.pass_ms(kind, 30_000).await;
     assert_eq!(second.pay("k", "{}").await.body, "charged 2");
     go.notify_one();
     let slow = slow.await.unwrap();
@@ -188,7 +194,7 @@ async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_tha
     );
 }
 
-async fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
+pub(crate) async fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
     let effects = Effects::default();
     let happened = effects.clone();
     let handler = move || async move { happened.happen().to_string().into_response() };
@@ -208,7 +214,7 @@ async fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
     assert_eq!(effects.count(), 1);
 }
 
-async fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again(kind: Kind) {
+pub(crate) async fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again(kind: Kind) {
     // A broker's push: the event's id is the key, delivered at least once.
     let effects = Effects::default();
     let layer = layer(Clock::new().on(kind).await, payments());

@@ -16,3 +16,17 @@ mod keys;
 mod long_work;
 mod without_framework;
 mod world;
+
+macro_rules! here {
+    ($($row:ident)*) => {
+        mod core_on_memory {
+            $(#[tokio::test] async fn $row() { crate::core_table::$row(crate::world::Kind::Memory).await })*
+        }
+        #[cfg(feature = "sqlite")]
+        mod core_on_sqlite {
+            $(#[tokio::test] async fn $row() { crate::core_table::$row(crate::world::Kind::Sqlite).await })*
+        }
+    };
+}
+
+core_table::core_rows!(here);

@@ -1,8 +1,10 @@
 //! What the edge's tests share: a payments service that counts its effects, a real listener, a real client.
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -40,7 +42,13 @@ pub enum Kind {
     Memory,
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// On a real server, opened anew by whoever runs the rows there.
+    #[allow(dead_code)]
+    Elsewhere(fn() -> Pin<Box<dyn Future<Output = AnyStore>>>),
 }
+
+/// How much faster time passes on a real server, whose clock nobody moves.
+const HURRY: u64 = 10;
 
 /// A clock the test moves, and what goes with it.
 #[derive(Clone)]
@@ -65,6 +73,7 @@ impl Clock {
     pub async fn on(&self, kind: Kind) -> AnyStore {
         match kind {
             Kind::Memory => AnyStore::new(self.store()),
+            Kind::Elsewhere(open) => open().await,
             #[cfg(feature = "sqlite")]
             Kind::Sqlite => {
                 let (clock, directory) = (self.clone(), self.1.get_or_init(|| tempfile::tempdir().unwrap()));
@@ -76,8 +85,26 @@ impl Clock {
         }
     }
 
+    /// Lets so much time pass; on a real server it is waited for, in a hurry.
+    pub async fn pass_ms(&self, kind: Kind, ms: u64) {
+        match kind {
+            Kind::Elsewhere(_) => tokio::time::sleep(kind.span_ms(ms) + Duration::from_millis(50)).await,
+            _ => self.advance_ms(ms),
+        }
+    }
+
     pub fn advance_ms(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Kind {
+    /// How long that is for a store of this kind.
+    pub fn span_ms(self, ms: u64) -> Duration {
+        match self {
+            Self::Elsewhere(_) => Duration::from_millis(ms / HURRY),
+            _ => Duration::from_millis(ms),
+        }
     }
 }
 

@@ -95,7 +95,11 @@ impl Reader {
     /// Asked anew: a database that was restored, or a standby that was promoted, is another one.
     pub(super) async fn lineage(&self) -> Result<Lineage, Trouble> {
         let session = self.session().await?;
-        let asked = Lineage::ask(&session.client).await;
+        let patience = self.connections.options.statement_timeout;
+        let asked = tokio::time::timeout(patience, Lineage::ask(&session.client)).await;
+        let asked = asked.unwrap_or_else(|_| {
+            Err(Trouble::TimedOut(format!("PostgreSQL did not say which data it has within {patience:?}")))
+        });
         if asked.as_ref().is_err_and(Trouble::loses_connection) {
             self.put_away(&session).await;
         }
