@@ -28,7 +28,7 @@ struct Client<'a> {
 pub async fn check(app: &Router) -> Result<(), Failed> {
     let client = Client { app, merchant: format!("check-{}", Key::random().as_str()) };
     println!("three orders of 42 EUR, each asked for three times, twice at once:");
-    let mut first = String::new();
+    let mut last = String::new();
     for order in ["order-1001", "order-1002", "order-1003"] {
         let pay = || client.post("/api/v1/payments", order, r#"{"amount": 4200, "customer": "ana"}"#);
         let (one, two) = tokio::join!(pay(), pay());
@@ -39,7 +39,7 @@ pub async fn check(app: &Router) -> Result<(), Failed> {
             ensure(body == &answers[0].body, "every answer names the same payment")?;
         }
         ensure(answers.iter().filter(|answer| !answer.replayed).count() == 1, "it was booked once")?;
-        first = answers[0].body["id"].as_str().unwrap_or_default().to_owned();
+        last = answers[0].body["id"].as_str().unwrap_or_default().to_owned();
     }
 
     println!("the same key for another amount:");
@@ -49,7 +49,7 @@ pub async fn check(app: &Router) -> Result<(), Failed> {
     ensure(other.status == StatusCode::CONFLICT, "a key stands for one request")?;
 
     println!("10 EUR of the last one back, asked for twice; then more than is left:");
-    let refunds = format!("/api/v1/payments/{first}/refunds");
+    let refunds = format!("/api/v1/payments/{last}/refunds");
     for (key, body, wanted) in [
         ("refund-1", r#"{"amount": 1000}"#, StatusCode::CREATED),
         ("refund-1", r#"{"amount": 1000}"#, StatusCode::CREATED),
@@ -61,7 +61,7 @@ pub async fn check(app: &Router) -> Result<(), Failed> {
     }
 
     let found = client.get("/api/v1/payments/by-key/order-1003").await?;
-    ensure(found.body["id"] == first.as_str() && found.body["refunded"] == 1000, "it is found by its key")?;
+    ensure(found.body["id"] == last.as_str() && found.body["refunded"] == 1000, "it is found by its key")?;
     let [revenue, ana] = ["revenue", "ana"].map(|name| format!("/api/v1/accounts/{name}/balance"));
     let (revenue, ana) = (client.get(&revenue).await?.body, client.get(&ana).await?.body);
     println!("balances: revenue {}, ana {}", revenue["balance"], ana["balance"]);
