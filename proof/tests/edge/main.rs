@@ -8,7 +8,8 @@ mod core_table;
 #[allow(dead_code)]
 mod place;
 #[path = "../../../crates/semel/tests/http/world.rs"]
-#[allow(dead_code, unreachable_pub)]
+// What only the other tests of the edge use, and their features.
+#[allow(dead_code, unexpected_cfgs, unreachable_pub)]
 mod world;
 
 use std::cell::RefCell;
