@@ -251,7 +251,8 @@ impl<S: Store> Shared<S> {
         fingerprint: &Fingerprint,
     ) -> Option<Response<EdgeBody<R>>> {
         let (store, id) = (self.guard.store(), intent.id());
-        let differs = |record: &Record| fingerprint.compare(&record.head.fingerprint) == Comparison::Different;
+        let differs =
+            |record: &Record| fingerprint.compare(&record.head.fingerprint) == Comparison::Different;
         let found = if prepared.rule.policy.verify {
             in_time(store.get(id)).await
         } else {
