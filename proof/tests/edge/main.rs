@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores,edge --test edge`.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "../../../crates/semel/tests/http/core_table.rs"]
 mod core_table;
 #[path = "../faults/place.rs"]
