@@ -32,7 +32,7 @@ pub(super) struct Link {
 
 enum Kind {
     Plain { connections: Vec<Plain>, turn: AtomicUsize },
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 /// One node; `None` is the only one.
@@ -43,7 +43,10 @@ impl Link {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
-            true => Kind::Cluster(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?),
+            true => {
+                let cluster = Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?;
+                Kind::Cluster(Box::new(cluster))
+            }
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {
