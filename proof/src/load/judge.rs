@@ -158,6 +158,13 @@ async fn against_store(
                 (doubt == Doubt::None).then(|| format!("left uncertain; the ledger says {receipts:?}"))
             }
         }
+        // Callers were told "held"; then the one whose claim it was gave it back, and nobody asked again.
+        Some(State::FailedRetryable)
+            if doubt == Doubt::Some && receipts.is_empty() && !answered && heard.contains(&What::Held) =>
+        {
+            found.uncertain_never += 1;
+            None
+        }
         other => {
             Some(format!("the store says {other:?} after everybody was answered; the ledger {receipts:?}"))
         }

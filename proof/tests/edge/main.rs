@@ -1,6 +1,7 @@
 //! The core table of the edge, over HTTP, on every store that is a server.
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores,edge --test edge`.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 #![allow(clippy::unwrap_used)]
 

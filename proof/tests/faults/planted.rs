@@ -62,7 +62,7 @@ impl Store for Planted {
     }
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
         match &self.bug {
-            Bug::OutcomesDropped(count) if count.fetch_add(1, Ordering::SeqCst) % 8 == 0 => {
+            Bug::OutcomesDropped(count) if count.fetch_add(1, Ordering::SeqCst).is_multiple_of(8) => {
                 Ok(Finished::Recorded)
             }
             _ => self.store.finish(ticket, finish).await,

@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// The connections to a cluster are made anew at most this often.
 const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
-const REDIRECTS_MAX: u32 = 16;
+const REDIRECTS_MAX: u32 = 8;
 
 /// The way to the server, or to all nodes of a cluster.
 pub(super) struct Link {
@@ -43,7 +43,10 @@ impl Link {
     pub(super) fn new(options: &RedisOptions) -> Result<Self, StoreError> {
         let timeout = options.timeout;
         let kind = match options.cluster {
-            true => Kind::Cluster(Box::new(Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?)),
+            true => {
+                let cluster = Cluster::new(options).map_err(|e| Failed::NotSent(e).explain())?;
+                Kind::Cluster(Box::new(cluster))
+            }
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {
