@@ -2,6 +2,8 @@
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test stores`.
 
+#![allow(clippy::unwrap_used)]
+
 mod mysql;
 mod postgres;
 mod redis;

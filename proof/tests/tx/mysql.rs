@@ -266,16 +266,20 @@ async fn a_deadlock_ends_the_whole_transaction_and_says_so() {
     let (first, second) = soon(crossing).await;
     let lost = [&first, &second].into_iter().filter(|met| matches!(met, Err(TxError::Retry(_)))).count();
     assert_eq!(lost, 1, "{first:?} and {second:?}");
-    let (won, undone) = if first.is_ok() { ("one", "two") } else { ("two", "one") };
-    if first.is_ok() {
-        assert!(second.unwrap_err().to_string().contains("rolled the whole transaction back"));
-        one.commit().await.unwrap();
-        two.rollback().await.unwrap();
-    } else {
-        assert!(first.unwrap_err().to_string().contains("rolled the whole transaction back"));
-        two.commit().await.unwrap();
-        one.rollback().await.unwrap();
-    }
+    let (won, undone, error) = match (first, second) {
+        (Ok(_), Err(error)) => {
+            one.commit().await.unwrap();
+            two.rollback().await.unwrap();
+            ("one", "two", error)
+        }
+        (Err(error), Ok(_)) => {
+            two.commit().await.unwrap();
+            one.rollback().await.unwrap();
+            ("two", "one", error)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(error.to_string().contains("rolled the whole transaction back"), "{error}");
     assert_eq!((world.payments(won).await, world.payments(undone).await), (1, 0));
     world.end().await;
 }
