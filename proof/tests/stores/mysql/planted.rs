@@ -44,7 +44,6 @@ fn an_insert_that_overwrites_the_winner_is_caught() {
                 "ON DUPLICATE KEY UPDATE id = semel_intent.id",
                 "ON DUPLICATE KEY UPDATE owner = VALUES(owner), epoch = VALUES(epoch)",
             )
-            .replace("< 1)", "< 2)")
             .replace(") < ", ") < 1 + ")
     }));
 }

@@ -22,7 +22,7 @@ static RECLAIM: Template = template!("sql/reclaim.sql");
 static PEEK: Template = template!("sql/peek.sql");
 
 /// Which statement of claim.sql commits.
-const CLAIM_COMMITS: usize = 6;
+const CLAIM_COMMITS: usize = 8;
 
 /// How often a packet that met somebody's lock, or a deadlock, is sent again as it is.
 const MEETINGS_MAX: u32 = 5;

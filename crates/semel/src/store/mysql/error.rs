@@ -52,9 +52,10 @@ impl Trouble {
         }
     }
 
-    /// Somebody else was in the way: a deadlock, a lock waited for too long, a lock not waited for.
+    /// Somebody else was in the way: a deadlock, a lock waited for too long, a lock not waited for, a counter
+    /// waited for too long (1467).
     pub(super) fn is_lock(&self) -> bool {
-        matches!(self.number(), Some(1205 | 1213 | 3572 | 3058))
+        matches!(self.number(), Some(1205 | 1213 | 1467 | 3572 | 3058))
     }
 
     /// Refused before anything could be made to last, also where the statement commits by itself.
@@ -147,7 +148,7 @@ impl Trouble {
 
 fn refusal(number: u16, server: &str) -> (ErrorKind, String) {
     match number {
-        1205 | 1213 | 3572 | 3058 => (
+        1205 | 1213 | 1467 | 3572 | 3058 => (
             ErrorKind::Busy,
             format!("the record is locked by an open transaction on {server}; retry when that has ended"),
         ),

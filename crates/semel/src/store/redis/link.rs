@@ -20,7 +20,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// The connections to a cluster are made anew at most this often.
 const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
-const REDIRECTS_MAX: u32 = 8;
+const REDIRECTS_MAX: u32 = 16;
 
 /// The way to the server, or to all nodes of a cluster.
 pub(super) struct Link {
