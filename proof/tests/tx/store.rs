@@ -101,11 +101,14 @@ async fn a_transaction_respects_what_the_store_has() {
 async fn of_guards_and_transactions_at_once_one_has_its_effect() {
     let Some(world) = World::new().await else { return };
     let (pool, store) = (world.pool(24).await, PostgresStore::open(&world.url()).await.unwrap());
+    // Of their own: a transaction that waits keeps its connection, and those who wait for an owner's work must not
+    // take the last one it could work with.
+    let for_guards = world.pool(4).await;
     let guarded = Guard::new(store.clone()).operation("payment.create").unwrap();
     let guarded = guarded.in_flight(InFlight::Wait(Duration::from_secs(10))).unwrap();
     let tasks: Vec<_> = (0..64)
         .map(|task: usize| {
-            let (pool, guarded) = (pool.clone(), guarded.clone());
+            let (pool, for_guards, guarded) = (pool.clone(), for_guards.clone(), guarded.clone());
             tokio::spawn(async move {
                 for round in 0..8 {
                     let key = format!("k{}-{round}", task / 8);
@@ -117,7 +120,7 @@ async fn of_guards_and_transactions_at_once_one_has_its_effect() {
                         continue;
                     }
                     loop {
-                        let (pool, name) = (pool.clone(), key.clone());
+                        let (pool, name) = (for_guards.clone(), key.clone());
                         let work = move |_| async move {
                             let mut connection = pool.acquire().await?;
                             Ok::<_, Failure>(book(&mut connection, &name, 1).await?)
@@ -142,6 +145,7 @@ async fn of_guards_and_transactions_at_once_one_has_its_effect() {
     assert_eq!(world.count("SELECT count(DISTINCT name) FROM payment").await, 64);
     assert_eq!(world.count("SELECT cents FROM account").await, 64);
     pool.close().await;
+    for_guards.close().await;
     store.close().await;
     world.end().await;
 }

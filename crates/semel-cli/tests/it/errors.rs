@@ -38,8 +38,14 @@ fn an_empty_file_stays_empty() {
 #[test]
 fn urls_that_name_no_store() {
     for (url, says) in [
-        ("semel.db", "\"semel.db\" is not a store URL; use sqlite:PATH or memory:"),
-        ("mongodb://h/db", "no store is known for \"mongodb\"; use sqlite:PATH or memory:"),
+        (
+            "semel.db",
+            "\"semel.db\" is not a store URL; use sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://… or memory:",
+        ),
+        (
+            "mongodb://h/db",
+            "no store is known for \"mongodb\"; use sqlite:PATH, postgres://…, mysql://…, redis://…, redis+cluster://… or memory:",
+        ),
         ("sqlite:", "sqlite: needs a path, such as sqlite:semel.db"),
         (
             "memory:",
