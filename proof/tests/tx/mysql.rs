@@ -7,12 +7,12 @@ use semel::store::mysql::{MysqlStore, schema};
 use semel::store::{Claim, Claimed, Finish, Store};
 use semel::tx::driver::DriverErrorKind;
 use semel::tx::{Once, TxError, TxReply, once_tx};
-use semel::{Effect, Outcome, Owner, Retention, Verdict};
+use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, MySql, MySqlConnection, Transaction};
 use testkit::services::{Lease, Service, require};
 
-use crate::world::{asked, intent};
+use crate::world::asked;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -76,6 +76,12 @@ impl World {
         root.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
         root.close().await;
     }
+}
+
+/// Every test has a database of its own, and its tasks run on several threads.
+fn intent(key: &str) -> Intent {
+    let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
+    Intent::new(scope, operation, Key::new(key).unwrap())
 }
 
 async fn book(tx: &mut MySqlConnection, name: &str, cents: i64) -> Result<i64, sqlx::Error> {
