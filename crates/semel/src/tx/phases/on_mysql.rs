@@ -20,7 +20,7 @@ use crate::tx::script::Port;
 const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
 const FENCE: Sql = only(include_str!("../sql/fence_mysql.sql"));
 const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
-const RESULTS: Sql = only("SELECT done, plan, results FROM semel_phase WHERE id = ?1 FOR UPDATE");
+const RESULTS: Sql = only("SELECT done, CAST(plan AS BINARY), results FROM semel_phase WHERE id = ?1 FOR UPDATE");
 const PHASE: Sql = only(include_str!("../sql/phase_mysql.sql"));
 
 const fn only(mysql: &'static str) -> Sql {
@@ -107,14 +107,16 @@ fn too_large(after: &After) -> TxError {
 
 fn read(rows: &crate::tx::driver::Rows) -> Result<Vec<Done>, TxError> {
     let Some(row) = rows.first() else { return Err(TxError::Lost) };
-    let (count, plan, mut results) = (row.int(0)?, row.text(1)?, row.bytes(2)?);
+    // Names are ASCII. As bytes, because text of a binary collation comes as either.
+    let plan = String::from_utf8_lossy(&row.bytes(1)?).into_owned();
+    let (count, mut results) = (row.int(0)?, row.bytes(2)?);
     let mut done = Vec::new();
     while results.len() >= 4 {
         let length = results.get_u32() as usize;
         if length > results.len() {
             break;
         }
-        done.push(Done { plan: plan.to_owned(), outcome: results.split_to(length) });
+        done.push(Done { plan: plan.clone(), outcome: results.split_to(length) });
     }
     if !results.is_empty() || i64::try_from(done.len()) != Ok(count) {
         let message = format!("semel_phase says {count} phases are done, and has {} results", done.len());
