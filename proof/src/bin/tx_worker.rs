@@ -1,6 +1,6 @@
 //! A real process for the crash matrix of transactions: does the work once, and is killed while it does so.
 //!
-//! `tx_worker once|phases postgres|sqlite PLACE KEY`, where PLACE is `URL SCHEMA` or a path. It says on stdout what it
+//! `tx_worker once|phases postgres|mysql|sqlite PLACE KEY`, where PLACE is `URL SCHEMA`, a URL or a path. It says on stdout what it
 //! got. The points of [`semel::crash`] around the commit are its own, as a commit is the application's.
 
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
 use semel::tx::{Phases, Started, TxError, once_tx, sqlite};
 use semel::{Intent, Key, Operation, Scope};
+use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 
@@ -25,11 +26,13 @@ async fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match args.as_slice() {
         ["once", "postgres", url, schema, key] => once_postgres(url, schema, key).await,
+        ["once", "mysql", url, key] => once_mysql(url, key).await,
         ["once", "sqlite", path, key] => once_sqlite(path, key),
         ["phases", "postgres", url, schema, key] => phases_postgres(url, schema, key).await,
+        ["phases", "mysql", url, key] => phases_mysql(url, key).await,
         ["phases", "sqlite", path, key] => phases_sqlite(path, key),
         ["torn", "postgres", url, schema, key] => torn_postgres(url, schema, key).await,
-        _ => Err("usage: tx_worker once|phases postgres|sqlite …".into()),
+        _ => Err("usage: tx_worker once|phases postgres|mysql|sqlite …".into()),
     };
     match done {
         Ok(told) => {
@@ -64,6 +67,11 @@ async fn insert(tx: &mut PgConnection, name: &str) -> Result<String, sqlx::Error
     Ok(name.to_owned())
 }
 
+async fn insert_mysql(tx: &mut MySqlConnection, name: &str) -> Result<String, sqlx::Error> {
+    sqlx::query("INSERT INTO payment (name, cents) VALUES (?, 42)").bind(name).execute(tx).await?;
+    Ok(name.to_owned())
+}
+
 fn insert_now(tx: &rusqlite::Connection, name: &str) -> rusqlite::Result<String> {
     tx.execute("INSERT INTO payment (name, cents) VALUES (?1, 42)", [name])?;
     Ok(name.to_owned())
@@ -78,6 +86,17 @@ async fn once_postgres(url: &str, schema: &str, key: &str) -> Result<&'static st
     let mut connection = connect(url, schema).await?;
     let mut tx = connection.begin().await?;
     let reply = once_tx(&mut tx, &intent, asked, async |tx| insert(tx, key).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok(told(reply.replayed))
+}
+
+async fn once_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let mut connection = MySqlConnection::connect(url).await?;
+    let mut tx = connection.begin().await?;
+    let reply = once_tx(&mut tx, &intent, asked, async |tx| insert_mysql(tx, key).await).await?;
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
@@ -133,6 +152,35 @@ async fn phases_postgres(url: &str, schema: &str, key: &str) -> Result<&'static 
     let mut tx = connection.begin().await?;
     let row = format!("{key}-charge");
     run.phase_tx(&mut tx, "charge", async |tx| insert(tx, &row).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok("ran")
+}
+
+async fn phases_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
+    let (intent, asked) = asked(key)?;
+    let phases = Phases::new(&intent, asked, &NAMES)?.lease(LEASE);
+    let (mut connection, mut provider) =
+        (MySqlConnection::connect(url).await?, MySqlConnection::connect(url).await?);
+    let mut tx = connection.begin().await?;
+    let mut run = match phases.start_tx::<_, String>(&mut tx).await {
+        Ok(Started::Run(run)) => run,
+        Ok(Started::Replay(_)) => return Ok("replayed"),
+        Err(TxError::InFlight { .. }) => return Ok("in flight"),
+        Err(error) => return Err(error.into()),
+    };
+    let row = format!("{key}-reserve");
+    run.phase_tx(&mut tx, "reserve", async |tx| insert_mysql(tx, &row).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    // The provider honours keys.
+    let charge = "INSERT INTO charge (`key`) VALUES (?) ON DUPLICATE KEY UPDATE asked = asked + 1";
+    sqlx::query(charge).bind(run.child("charge").as_str()).execute(&mut provider).await?;
+    let mut tx = connection.begin().await?;
+    let row = format!("{key}-charge");
+    run.phase_tx(&mut tx, "charge", async |tx| insert_mysql(tx, &row).await).await?;
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);

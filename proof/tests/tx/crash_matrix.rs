@@ -7,6 +7,7 @@ use std::time::Duration;
 use semel::crash;
 use testkit::child::Child;
 
+use crate::mysql;
 use crate::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -19,6 +20,7 @@ const TABLES: &str = "
 /// Where the work is done.
 enum Place {
     Postgres(World),
+    Mysql(mysql::World),
     Sqlite(tempfile::TempDir),
 }
 
@@ -28,6 +30,13 @@ impl Place {
         let table = "CREATE TABLE charge (key text PRIMARY KEY, asked integer NOT NULL DEFAULT 1)";
         world.connect().await.batch_execute(table).await.unwrap();
         Some(Self::Postgres(world))
+    }
+
+    async fn mysql() -> Option<Self> {
+        let world = mysql::World::new().await?;
+        let table = "CREATE TABLE charge (`key` VARCHAR(255) PRIMARY KEY, asked INT NOT NULL DEFAULT 1)";
+        sqlx::query(table).execute(&world.pool).await.unwrap();
+        Some(Self::Mysql(world))
     }
 
     fn sqlite() -> Self {
@@ -49,6 +58,7 @@ impl Place {
         command.arg(what);
         match self {
             Self::Postgres(world) => command.arg("postgres").args(world.place()),
+            Self::Mysql(world) => command.arg("mysql").arg(&world.url),
             Self::Sqlite(_) => command.arg("sqlite").arg(self.path()),
         };
         command.arg(key);
@@ -73,6 +83,7 @@ impl Place {
     async fn count(&self, query: &str) -> i64 {
         match self {
             Self::Postgres(world) => world.count(query).await,
+            Self::Mysql(world) => world.count(query).await,
             Self::Sqlite(_) => {
                 let db = rusqlite::Connection::open(self.path()).unwrap();
                 db.query_row(query, [], |row| row.get(0)).unwrap()
@@ -85,8 +96,10 @@ impl Place {
     }
 
     async fn end(self) {
-        if let Self::Postgres(world) = self {
-            world.end().await;
+        match self {
+            Self::Postgres(world) => world.end().await,
+            Self::Mysql(world) => world.end().await,
+            Self::Sqlite(_) => {}
         }
     }
 }
@@ -143,6 +156,18 @@ async fn once_on_postgres_killed_at_every_point_happens_once() {
 #[tokio::test]
 async fn once_on_sqlite_killed_at_every_point_happens_once() {
     once_killed_at_every_point(Place::sqlite()).await;
+}
+
+#[tokio::test]
+async fn once_on_mysql_killed_at_every_point_happens_once() {
+    let Some(place) = Place::mysql().await else { return };
+    once_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
+async fn phases_on_mysql_killed_at_every_point_happen_once() {
+    let Some(place) = Place::mysql().await else { return };
+    phases_killed_at_every_point(place).await;
 }
 
 #[tokio::test]

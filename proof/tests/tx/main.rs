@@ -5,6 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod command;
+mod command_mysql;
 mod crash_matrix;
 mod driver;
 mod isolation;
@@ -13,6 +14,7 @@ mod ledger_mysql;
 mod mysql;
 mod once;
 mod phases;
+mod phases_mysql;
 mod planted;
 mod store;
 mod world;

@@ -16,21 +16,21 @@ use crate::world::asked;
 
 const SOON: Duration = Duration::from_secs(60);
 
-async fn soon<T>(work: impl Future<Output = T>) -> T {
+pub async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, work).await.expect("it takes much too long")
 }
 
 /// One test's database.
-struct World {
-    url: String,
-    pool: MySqlPool,
+pub struct World {
+    pub url: String,
+    pub pool: MySqlPool,
     server: String,
     name: String,
     _lease: Lease,
 }
 
 impl World {
-    async fn new() -> Option<Self> {
+    pub async fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let lease = require(Service::Mariadb)?;
         let server = lease.url().to_owned();
@@ -49,11 +49,11 @@ impl World {
         Some(Self { url, pool, server, name, _lease: lease })
     }
 
-    async fn begin(&self) -> Transaction<'static, MySql> {
+    pub async fn begin(&self) -> Transaction<'static, MySql> {
         soon(self.pool.begin()).await.unwrap()
     }
 
-    async fn begin_with(&self, isolation: &str) -> Transaction<'static, MySql> {
+    pub async fn begin_with(&self, isolation: &str) -> Transaction<'static, MySql> {
         let mut tx = self.begin().await;
         // Said of the session; the transaction that is open began before it, so begin anew.
         let set = format!("COMMIT; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION");
@@ -61,16 +61,16 @@ impl World {
         tx
     }
 
-    async fn count(&self, query: &str) -> i64 {
+    pub async fn count(&self, query: &str) -> i64 {
         let query = format!("SELECT CAST(({query}) AS SIGNED)");
         sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&self.pool).await.unwrap()
     }
 
-    async fn payments(&self, name: &str) -> i64 {
+    pub async fn payments(&self, name: &str) -> i64 {
         self.count(&format!("SELECT COUNT(*) FROM payment WHERE name = '{name}'")).await
     }
 
-    async fn end(self) {
+    pub async fn end(self) {
         self.pool.close().await;
         let root = MySqlPool::connect(&self.server).await.unwrap();
         root.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
@@ -84,7 +84,7 @@ fn intent(key: &str) -> Intent {
     Intent::new(scope, operation, Key::new(key).unwrap())
 }
 
-async fn book(tx: &mut MySqlConnection, name: &str, cents: i64) -> Result<i64, sqlx::Error> {
+pub async fn book(tx: &mut MySqlConnection, name: &str, cents: i64) -> Result<i64, sqlx::Error> {
     let made = sqlx::query("INSERT INTO payment (name, cents) VALUES (?, ?)").bind(name).bind(cents);
     Ok(made.execute(&mut *tx).await?.last_insert_id().cast_signed())
 }
@@ -197,7 +197,7 @@ async fn what_fails_or_is_rolled_back_leaves_nothing_and_may_run_at_once() {
     world.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_duplicate_waits_for_the_first_and_gets_its_value_or_runs_after_its_rollback() {
     let Some(world) = World::new().await else { return };
     for commits in [true, false] {

@@ -26,6 +26,7 @@ pub(super) const LOCK_SQLITE: Sql = Sql::same("DELETE FROM semel_intent WHERE fa
 
 const LOOK: Sql = Sql {
     postgres: "SELECT * FROM semel_tx_look($1, $2)",
+    // Its look is more than one statement: `mysql::look`.
     mysql: "",
     sqlite: include_str!("sql/look_sqlite.sql"),
 };

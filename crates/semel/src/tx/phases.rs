@@ -22,6 +22,7 @@ use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, millis};
 use crate::intent::state::State;
 
+mod on_mysql;
 mod steps;
 
 /// Most phases an operation may have.
@@ -271,15 +272,15 @@ impl PhaseRun {
         T: Remember,
     {
         let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
-        let epoch = self.epoch;
-        let before = play(tx, |port| steps::before(port, ask, epoch, position)).await?;
+        let (epoch, attempt) = (self.epoch, Owner::random());
+        let before = play(tx, |port| steps::before(port, ask, epoch, position, attempt)).await?;
         if let Some(stored) = before.map_err(TxError::or_work)? {
             let value = recalled(stored).map_err(TxError::or_work)?;
             return Ok(TxReply { value, replayed: true });
         }
         crash::point(crash::BEFORE_EFFECT);
         let value = work(tx.lend()).await.map_err(TxError::Work)?;
-        let after = self.after(position, &value).map_err(TxError::or_work)?;
+        let after = self.after(position, attempt, &value).map_err(TxError::or_work)?;
         play(tx, |port| steps::after(port, after)).await?.map_err(TxError::or_work)?;
         crash::point(crash::AFTER_FINISH);
         Ok(TxReply { value, replayed: false })
@@ -298,14 +299,15 @@ impl PhaseRun {
     {
         use super::driver::play_now;
         let (position, ask) = (self.position(phase).map_err(TxError::or_work)?, self.ask.clone());
-        let before = play_now(tx, |port| steps::before(port, ask, self.epoch, position))?;
+        let attempt = Owner::random();
+        let before = play_now(tx, |port| steps::before(port, ask, self.epoch, position, attempt))?;
         if let Some(stored) = before.map_err(TxError::or_work)? {
             let value = recalled(stored).map_err(TxError::or_work)?;
             return Ok(TxReply { value, replayed: true });
         }
         crash::point(crash::BEFORE_EFFECT);
         let value = work(tx).map_err(TxError::Work)?;
-        let after = self.after(position, &value).map_err(TxError::or_work)?;
+        let after = self.after(position, attempt, &value).map_err(TxError::or_work)?;
         play_now(tx, |port| steps::after(port, after))?.map_err(TxError::or_work)?;
         crash::point(crash::AFTER_FINISH);
         Ok(TxReply { value, replayed: false })
@@ -318,7 +320,12 @@ impl PhaseRun {
         })
     }
 
-    fn after<T: Remember>(&self, position: usize, value: &T) -> Result<steps::After, TxError> {
+    fn after<T: Remember>(
+        &self,
+        position: usize,
+        attempt: Owner,
+        value: &T,
+    ) -> Result<steps::After, TxError> {
         crash::point(crash::AFTER_EFFECT);
         let outcome = value.remember().map_err(|why| TxError::Value { why })?.encode();
         crash::point(crash::BEFORE_FINISH);
@@ -326,6 +333,7 @@ impl PhaseRun {
             id: self.ask.intent.id(),
             epoch: self.epoch,
             position,
+            attempt,
             last: position + 1 == self.names.len(),
             plan: self.names.join(","),
             retention: self.retention,

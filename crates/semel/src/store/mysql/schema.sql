@@ -53,6 +53,17 @@ CREATE TABLE IF NOT EXISTS semel_intent (
     KEY semel_intent_expiry (state, expires_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
 
+-- The phases of operations under way, one row for each operation: whoever holds its intent's row holds this
+-- one, and no statement looks for a row that is not there, which would lock the gap and with it strangers.
+-- Gone when the operation has ended: its outcome is what is asked for then.
+CREATE TABLE IF NOT EXISTS semel_phase (
+    id      BINARY(32) NOT NULL PRIMARY KEY, -- semel_intent.id
+    done    INT        NOT NULL,             -- how many phases are committed
+    attempt BINARY(16) NOT NULL,             -- names the transaction that is at a phase
+    plan    TEXT       NOT NULL,             -- the names of all phases as they were when the last one was committed
+    results LONGBLOB   NOT NULL              -- of each phase that is done: length (4 bytes), outcome
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin ROW_FORMAT = DYNAMIC;
+
 -- For people with the mysql tool. The state is the one that holds now: an opaque claim whose lease ran out
 -- is uncertain without anybody having written it down.
 CREATE OR REPLACE VIEW semel_intents AS

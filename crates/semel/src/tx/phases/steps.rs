@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::intent::identity::{Epoch, Intent, IntentId};
+use super::on_mysql;
+use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::policy::Retention;
 use crate::store::codes;
 use crate::tx::claim::{Ask, LOCK_SQLITE, lock_key};
@@ -14,15 +15,16 @@ use crate::tx::script::Port;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
+// Where there is no text for MySQL, its phases are rows of another kind: `on_mysql`.
 const DONE: Sql = Sql {
     postgres: "SELECT plan, outcome FROM semel_phase WHERE id = $1 ORDER BY position",
-    mysql: "SELECT plan, outcome FROM semel_phase WHERE id = ? ORDER BY position",
+    mysql: "",
     sqlite: "SELECT plan, outcome FROM semel_phase WHERE id = ?1 ORDER BY position",
 };
 
 const FORGET: Sql = Sql {
     postgres: "DELETE FROM semel_phase WHERE id = $1",
-    mysql: "DELETE FROM semel_phase WHERE id = ?",
+    mysql: "",
     sqlite: "DELETE FROM semel_phase WHERE id = ?1",
 };
 
@@ -34,19 +36,19 @@ const FENCE: Sql = Sql {
 
 const OUTCOME: Sql = Sql {
     postgres: "SELECT outcome FROM semel_phase WHERE id = $1 AND position = $2",
-    mysql: "SELECT outcome FROM semel_phase WHERE id = ? AND position = ?",
+    mysql: "",
     sqlite: "SELECT outcome FROM semel_phase WHERE id = ?1 AND position = ?2",
 };
 
 const INSERT: Sql = Sql {
     postgres: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES ($1, $2::bigint, $3, $4)",
-    mysql: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES (?, ?, ?, ?)",
+    mysql: "",
     sqlite: "INSERT INTO semel_phase (id, position, plan, outcome) VALUES (?1, ?2, ?3, ?4)",
 };
 
 const END: Sql = Sql {
     postgres: "SELECT semel_tx_end($1, $2, $3, $4)",
-    mysql: "",
+    mysql: include_str!("../sql/end_mysql.sql"),
     sqlite: include_str!("../sql/end_sqlite.sql"),
 };
 
@@ -58,6 +60,9 @@ pub(super) struct Done {
 
 /// What is done already. A fresh intent has nothing; what is there was left by one that is forgotten.
 pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
+    if port.dialect() == Dialect::Mysql {
+        return on_mysql::done(port, intent, takeover).await;
+    }
     let id = vec![intent.id().as_bytes()[..].into()];
     if !takeover {
         port.run(&FORGET, id).await?;
@@ -76,10 +81,11 @@ pub(super) async fn before(
     ask: Ask,
     epoch: Epoch,
     position: usize,
+    attempt: Owner,
 ) -> Result<Option<Bytes>, TxError> {
     let begun = Instant::now();
     let done = loop {
-        match fence(&port, &ask, epoch).await {
+        match fence(&port, &ask, epoch, attempt).await {
             Ok(Some(done)) => break done?,
             Ok(None) if begun.elapsed() >= ask.wait => {
                 return Err(TxError::InFlight { waited: begun.elapsed() });
@@ -102,6 +108,9 @@ pub(super) async fn before(
         // The transaction of an earlier phase was rolled back, or phases were left out.
         return Err(TxError::Lost);
     }
+    if port.dialect() == Dialect::Mysql {
+        return on_mysql::outcome(&port, &ask.intent, position).await.map(Some);
+    }
     let values = vec![ask.intent.id().as_bytes()[..].into(), codes::number(position).into()];
     let rows = port.run(&OUTCOME, values).await?;
     let row = rows.first().ok_or(TxError::Lost)?;
@@ -109,7 +118,12 @@ pub(super) async fn before(
 }
 
 /// How many phases are done; `None` while somebody else is about to take over.
-async fn fence(port: &Port, ask: &Ask, epoch: Epoch) -> Result<Option<Result<u64, TxError>>, DriverError> {
+async fn fence(
+    port: &Port,
+    ask: &Ask,
+    epoch: Epoch,
+    attempt: Owner,
+) -> Result<Option<Result<u64, TxError>>, DriverError> {
     let mut values = vec![
         ask.intent.id().as_bytes()[..].into(),
         ask.owner.as_bytes()[..].into(),
@@ -131,7 +145,7 @@ async fn fence(port: &Port, ask: &Ask, epoch: Epoch) -> Result<Option<Result<u64
             let rows = port.run(&FENCE, values).await?;
             rows.first().map(|row| row.int(0)).transpose()?
         }
-        Dialect::Mysql => return Err(DriverError::new(DriverErrorKind::Other, "not built yet for MySQL")),
+        Dialect::Mysql => return on_mysql::fence(port, ask, epoch, attempt).await,
     };
     Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
 }
@@ -141,6 +155,7 @@ pub(super) struct After {
     pub(super) id: IntentId,
     pub(super) epoch: Epoch,
     pub(super) position: usize,
+    pub(super) attempt: Owner,
     pub(super) last: bool,
     pub(super) plan: String,
     pub(super) retention: Retention,
@@ -148,6 +163,9 @@ pub(super) struct After {
 }
 
 pub(super) async fn after(port: Port, after: After) -> Result<(), TxError> {
+    if port.dialect() == Dialect::Mysql && !after.last {
+        return on_mysql::put(&port, after).await;
+    }
     let id = after.id.as_bytes();
     if !after.last {
         let position = codes::number(after.position as u64);
@@ -163,7 +181,10 @@ pub(super) async fn after(port: Port, after: After) -> Result<(), TxError> {
         port.run(&FORGET, vec![id[..].into()]).await?;
     }
     let epoch = codes::number(after.epoch.0);
-    let values = vec![id[..].into(), epoch.into(), retention_ms.into(), after.outcome.into()];
+    let mut values = vec![id[..].into(), epoch.into(), retention_ms.into(), after.outcome.into()];
+    if port.dialect() == Dialect::Mysql {
+        values.push(after.attempt.as_bytes()[..].into());
+    }
     let rows = port.run(&END, values).await?;
     let ended = match rows.first() {
         Some(row) => row.int_or_null(0)?,

@@ -1,0 +1,127 @@
+//! The phases of an operation on MySQL and MariaDB: one row with all their results.
+//!
+//! - A row, not one per phase: to look for phases that are not there would lock the gap they are to be written
+//!   to, and strangers would wait for it and deadlock.
+//! - Locking reads, which see the last commit also under REPEATABLE READ.
+//! - A deadlock (1213) that the work has swallowed has undone the whole transaction, and the server commits what
+//!   comes after it by itself. So the fence writes a name for this attempt, and the result only goes where it
+//!   still stands.
+
+use bytes::{Buf, Bytes};
+
+use super::steps::{After, Done};
+use crate::intent::identity::{Epoch, Intent, Owner};
+use crate::store::codes;
+use crate::tx::claim::Ask;
+use crate::tx::driver::{DriverError, DriverErrorKind, Sql};
+use crate::tx::error::TxError;
+use crate::tx::script::Port;
+
+const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
+const FENCE: Sql = only(include_str!("../sql/fence_mysql.sql"));
+const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
+const RESULTS: Sql =
+    only("SELECT done, CAST(plan AS BINARY), results FROM semel_phase WHERE id = ?1 FOR UPDATE");
+const PHASE: Sql = only(include_str!("../sql/phase_mysql.sql"));
+
+const fn only(mysql: &'static str) -> Sql {
+    Sql { postgres: "", mysql, sqlite: "" }
+}
+
+/// What is done already. Makes the row: a start without one has nothing to go on from.
+pub(super) async fn done(port: &Port, intent: &Intent, takeover: bool) -> Result<Vec<Done>, TxError> {
+    let values = vec![
+        intent.id().as_bytes()[..].into(),
+        Owner::random().as_bytes()[..].into(),
+        i64::from(takeover).into(),
+    ];
+    let rows = port.run(&PHASES, values).await?;
+    read(&rows)
+}
+
+/// How many phases are done. `None`: somebody else has the intent, and a second was not enough.
+pub(super) async fn fence(
+    port: &Port,
+    ask: &Ask,
+    epoch: Epoch,
+    attempt: Owner,
+) -> Result<Option<Result<u64, TxError>>, DriverError> {
+    let values = vec![
+        ask.intent.id().as_bytes()[..].into(),
+        ask.owner.as_bytes()[..].into(),
+        codes::number(epoch.0).into(),
+        codes::number(ask.lease_ms.min(codes::MS_MAX)).into(),
+        attempt.as_bytes()[..].into(),
+    ];
+    let rows = match port.run(&FENCE, values).await {
+        Ok(rows) => rows,
+        Err(error) if error.kind() == DriverErrorKind::Lost => return Err(error),
+        Err(error) => {
+            let put_back = port.run(&PUT_BACK, Vec::new()).await;
+            if error.kind() == DriverErrorKind::Busy {
+                return put_back.map(|_| None);
+            }
+            return Err(error);
+        }
+    };
+    let done = rows.first().map(|row| row.int(0)).transpose()?;
+    Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
+}
+
+/// What a phase ended in that was committed before.
+pub(super) async fn outcome(port: &Port, intent: &Intent, position: u64) -> Result<Bytes, TxError> {
+    let rows = port.run(&RESULTS, vec![intent.id().as_bytes()[..].into()]).await?;
+    let found = read(&rows)?.into_iter().map(|done| done.outcome);
+    usize::try_from(position).ok().and_then(|at| found.skip(at).next()).ok_or(TxError::Lost)
+}
+
+/// Writes the result of a phase that is not the last one.
+pub(super) async fn put(port: &Port, after: After) -> Result<(), TxError> {
+    let mut result = Vec::with_capacity(4 + after.outcome.len());
+    let length = u32::try_from(after.outcome.len()).map_err(|_| too_large(&after))?;
+    result.extend_from_slice(&length.to_be_bytes());
+    result.extend_from_slice(&after.outcome);
+    let position = codes::number(after.position as u64);
+    let values = vec![
+        after.id.as_bytes()[..].into(),
+        after.attempt.as_bytes()[..].into(),
+        position.into(),
+        after.plan.as_str().into(),
+        Bytes::from(result).into(),
+    ];
+    let rows = port.run(&PHASE, values).await?;
+    match rows.first().map(|row| row.int(0)).transpose()? {
+        Some(done) if done == position + 1 => Ok(()),
+        Some(done) if done == position => Err(too_large(&after)),
+        _ => Err(TxError::Lost),
+    }
+}
+
+fn too_large(after: &After) -> TxError {
+    let why = format!(
+        "the results of the phases up to number {} are together larger than the server's max_allowed_packet; \
+         return less from them, or raise it",
+        after.position + 1
+    );
+    TxError::Value { why }
+}
+
+fn read(rows: &crate::tx::driver::Rows) -> Result<Vec<Done>, TxError> {
+    let Some(row) = rows.first() else { return Err(TxError::Lost) };
+    // Names are ASCII. As bytes, because text of a binary collation comes as either.
+    let plan = String::from_utf8_lossy(&row.bytes(1)?).into_owned();
+    let (count, mut results) = (row.int(0)?, row.bytes(2)?);
+    let mut done = Vec::new();
+    while results.len() >= 4 {
+        let length = results.get_u32() as usize;
+        if length > results.len() {
+            break;
+        }
+        done.push(Done { plan: plan.clone(), outcome: results.split_to(length) });
+    }
+    if !results.is_empty() || i64::try_from(done.len()) != Ok(count) {
+        let message = format!("semel_phase says {count} phases are done, and has {} results", done.len());
+        return Err(DriverError::of(DriverErrorKind::Unreadable, message).into());
+    }
+    Ok(done)
+}
