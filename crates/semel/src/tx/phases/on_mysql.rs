@@ -20,7 +20,8 @@ use crate::tx::script::Port;
 const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
 const FENCE: Sql = only(include_str!("../sql/fence_mysql.sql"));
 const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
-const RESULTS: Sql = only("SELECT done, CAST(plan AS BINARY), results FROM semel_phase WHERE id = ?1 FOR UPDATE");
+const RESULTS: Sql =
+    only("SELECT done, CAST(plan AS BINARY), results FROM semel_phase WHERE id = ?1 FOR UPDATE");
 const PHASE: Sql = only(include_str!("../sql/phase_mysql.sql"));
 
 const fn only(mysql: &'static str) -> Sql {
