@@ -5,7 +5,7 @@ use std::time::Duration;
 use semel::store::Store;
 use semel::store::mysql::MysqlStore;
 use semel::tx::{PhaseRun, Phases, Started, TxError, TxReply};
-use semel::{Effect, State};
+use semel::{Effect, Outcome, State};
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlPool;
 
@@ -336,5 +336,39 @@ async fn a_snapshot_older_than_a_phase_goes_on_after_it() {
     assert_eq!(again, TxReply { value: reserved.value, replayed: true });
     old.commit().await.unwrap();
     assert_eq!(world.payments("twice").await, 0);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn results_that_could_not_be_read_again_are_refused() {
+    let Some(world) = World::new().await else { return };
+    let packet = world.count("SELECT @@max_allowed_packet").await;
+    let each = 3 << 20;
+    let fit = usize::try_from(packet / each).unwrap();
+    let names: Vec<String> = (0..fit + 3).map(|n| format!("p{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let phases = Phases::new(&intent("a"), asked(1), &names).unwrap().lease(Duration::from_secs(2));
+    let mut run = running(&world.pool, &phases).await;
+    let mut done = 0;
+    for name in &names {
+        let mut tx = world.begin().await;
+        let large = async |_: &mut MySqlConnection| {
+            Ok::<_, sqlx::Error>(Outcome::new(200, vec![7u8; usize::try_from(each).unwrap()]))
+        };
+        match soon(run.phase_tx(&mut tx, name, large)).await {
+            Ok(_) => tx.commit().await.unwrap(),
+            Err(error) => {
+                assert!(error.to_string().contains("max_allowed_packet"), "{error}");
+                tx.rollback().await.unwrap();
+                break;
+            }
+        }
+        done += 1;
+    }
+    assert!(done + 1 >= fit && done <= fit, "{done} of {fit}");
+    // What was taken can be read.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let again = running(&world.pool, &phases).await;
+    assert_eq!(again.next(), names[done]);
     world.end().await;
 }

@@ -71,8 +71,8 @@ pub(super) async fn fence(
 /// What a phase ended in that was committed before.
 pub(super) async fn outcome(port: &Port, intent: &Intent, position: u64) -> Result<Bytes, TxError> {
     let rows = port.run(&RESULTS, vec![intent.id().as_bytes()[..].into()]).await?;
-    let found = read(&rows)?.into_iter().map(|done| done.outcome);
-    usize::try_from(position).ok().and_then(|at| found.skip(at).next()).ok_or(TxError::Lost)
+    let mut found = read(&rows)?.into_iter().map(|done| done.outcome);
+    usize::try_from(position).ok().and_then(|at| found.nth(at)).ok_or(TxError::Lost)
 }
 
 /// Writes the result of a phase that is not the last one.
