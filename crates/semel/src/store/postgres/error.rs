@@ -55,7 +55,7 @@ impl Trouble {
         match self {
             // A server that became a standby keeps its connections; the primary is elsewhere now.
             Self::Postgres(error) | Self::Before(error) => {
-                error.code().is_none_or(|state| state.code().starts_with("57P") || state.code() == "25006")
+                error.code().is_none_or(|state| ends_connection(state.code()) || state.code() == "25006")
             }
             Self::TimedOut(_) | Self::ReadOnly => true,
             Self::Unreadable(_) | Self::Refused(_) => false,
@@ -81,7 +81,7 @@ impl Trouble {
             Self::Refused(_) | Self::Before(_) | Self::ReadOnly => Fate::NotApplied,
             // The rows were read; whether the statement also wrote is not asked here.
             Self::Unreadable(_) | Self::TimedOut(_) => Fate::InDoubt,
-            Self::Postgres(error) if error.code().is_none_or(|state| state.code().starts_with("57P")) => {
+            Self::Postgres(error) if error.code().is_none_or(|state| ends_connection(state.code())) => {
                 Fate::InDoubt
             }
             Self::Postgres(_) => Fate::NotApplied,
@@ -120,6 +120,12 @@ impl Trouble {
         };
         Failure { kind, fate, message, source, lost: self.loses_connection(), of_one: self.may_be_of_one() }
     }
+}
+
+/// Whether an SQLSTATE says that the connection ended, or that nobody knows how the statement did. Class 08 comes
+/// from poolers too: PgBouncer says 08P01 when the server dies in the middle of a statement.
+fn ends_connection(state: &str) -> bool {
+    state.starts_with("57P") || state.starts_with("08") || state == "40003"
 }
 
 const READ_ONLY: &str =

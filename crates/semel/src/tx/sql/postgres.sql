@@ -86,7 +86,8 @@ BEGIN
         fingerprint = EXCLUDED.fingerprint,
         decision = CASE WHEN p_carry = 0 THEN NULL ELSE i.decision END,
         outcome = EXCLUDED.outcome
-    WHERE i.epoch = p_seen
+    -- The last owner of a lapsed claim may have brought the outcome meanwhile, under the same epoch: that stands.
+    WHERE i.epoch = p_seen AND (p_carry = 0 OR i.state NOT IN (2, 3))
     RETURNING i.epoch INTO v_epoch;
     RETURN v_epoch;
 END
