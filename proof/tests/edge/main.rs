@@ -2,7 +2,6 @@
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores,edge --test edge`.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 #[path = "../../../crates/semel/tests/http/core_table.rs"]
 mod core_table;

@@ -3,7 +3,6 @@
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test faults`. Each fault is made once;
 //! `SEMEL_FAULT_ROUNDS=10` makes it ten times under one load, `SEMEL_SEED` draws the same calls again.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
-#![allow(clippy::unwrap_used)]
 
 mod cluster;
 mod crowded;
