@@ -8,7 +8,7 @@ use semel::tx::once_tx;
 use crate::world::{World, asked, intent};
 
 const LOCK: &str = "locked := pg_try_advisory_xact_lock(p_lock);\n    SELECT i.state";
-const FENCE: &str = "    WHERE i.epoch = p_seen\n";
+const FENCE: &str = "    WHERE i.epoch = p_seen AND (p_carry = 0 OR i.state NOT IN (2, 3))\n";
 const SNAPSHOT: &str = "    OUT outcome     bytea\n)\nLANGUAGE plpgsql VOLATILE";
 /// Between the statement's snapshot and the lock there is time for others to commit.
 const SLOW_LOCK: &str =
