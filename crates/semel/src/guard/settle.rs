@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::answer::{Answer, Execution, GuardError};
 use super::operation::Guarded;
 use super::patience::within;
-use crate::intent::identity::Intent;
+use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::state::State;
 use crate::observe::{FinishStatus, Phase};
@@ -38,6 +38,13 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
         }
         Claimed::Mismatch | Claimed::Replay(_) => None,
     }
+}
+
+/// Somebody holds the key, and who it is cannot be seen: a transaction that is still open, which may be our own
+/// earlier try. Where nothing of ours is in doubt that is in flight like any other; where something is, it is no
+/// answer yet.
+fn is_unseen(claimed: &Claimed) -> bool {
+    matches!(claimed, Claimed::InFlight(existing) if existing.record.head.owner == Owner::NOBODY)
 }
 
 impl<S: Store> Guarded<S> {
@@ -83,6 +90,13 @@ impl<S: Store> Guarded<S> {
                 false => self.ask(Phase::Claim, pin!(store.claim(claim.clone()))).await,
             };
             match asked {
+                Ok(claimed) if doubt && is_unseen(&claimed) => {
+                    if tries == CLAIM_TRIES {
+                        // Nothing runs for this caller; whatever becomes of its earlier try is given back.
+                        self.give_back_later(claim);
+                        return Ok(claimed);
+                    }
+                }
                 Ok(claimed) => return Ok(claimed),
                 Err(error) => {
                     // One try in doubt leaves the claim in doubt, whatever is known of the others.
@@ -102,6 +116,7 @@ impl<S: Store> Guarded<S> {
         for attempt in 0..SETTLE_TRIES {
             if let Ok(claimed) =
                 self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await
+                && !is_unseen(&claimed)
             {
                 let Some(ticket) = own_ticket(&claimed, &claim) else { return };
                 let release = Finish::release(self.of.policy.retention);
@@ -134,6 +149,7 @@ impl<S: Store> Guarded<S> {
             let started = tokio::time::Instant::now();
             for attempt in 0.. {
                 match this.ask(Phase::Claim, pin!(this.of.guard.inner.store.claim(claim.clone()))).await {
+                    Ok(claimed) if is_unseen(&claimed) && started.elapsed() < UNRECORDED_MAX => {}
                     Ok(claimed) => {
                         match own_ticket(&claimed, &claim) {
                             Some(ticket) => {
