@@ -43,6 +43,7 @@
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
+//! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
@@ -68,6 +69,8 @@ pub mod guard;
 pub mod http;
 pub mod intent;
 pub mod observe;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod outbox;
 pub mod recover;
 pub mod store;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

@@ -1,0 +1,64 @@
+-- Events to be published, version 1. Needs PostgreSQL 13. Nothing names a schema: everything is found by the
+-- search_path.
+
+-- One row: what these tables are. A cursor that was written under another lineage belongs to other tables.
+CREATE TABLE semel_outbox_meta (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    version  integer NOT NULL,
+    lineage  uuid    NOT NULL DEFAULT gen_random_uuid()
+);
+INSERT INTO semel_outbox_meta (version) VALUES (1);
+
+-- CACHE 1: a session that keeps a few for later would publish its second event before another's first.
+CREATE SEQUENCE semel_outbox_seq AS bigint CACHE 1;
+
+-- Only ever inserted into. Four tables in a ring, each taking 2^20 events in its turn, so that what was published
+-- long ago is emptied by TRUNCATE and nothing is left for a vacuum.
+--
+-- From any language: INSERT INTO semel_outbox (topic, type, key, payload) VALUES (…). The rest has defaults.
+CREATE TABLE semel_outbox (
+    seq             bigint      NOT NULL DEFAULT nextval('semel_outbox_seq'),
+    -- What the cursor goes by. Not the system column xmin: that one has the id of a savepoint's subtransaction.
+    xid             xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    made_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id              uuid        NOT NULL DEFAULT gen_random_uuid(),
+    topic           text        NOT NULL,
+    type            text        NOT NULL,
+    key             text,                  -- events of one key are published in order; else of one aggregate_id
+    aggregate_type  text,
+    aggregate_id    text,
+    content_type    text        NOT NULL DEFAULT 'application/json',
+    headers         jsonb,                 -- {"name": "text", …}
+    idempotency_key text,                  -- a second event with the same one is left out
+    trace_parent    text,                  -- W3C Trace Context
+    intent          bytea,                 -- the intent that caused it
+    payload         bytea       NOT NULL
+) PARTITION BY LIST (((seq >> 20) % 4));
+
+CREATE TABLE semel_outbox_0 PARTITION OF semel_outbox FOR VALUES IN (0);
+CREATE TABLE semel_outbox_1 PARTITION OF semel_outbox FOR VALUES IN (1);
+CREATE TABLE semel_outbox_2 PARTITION OF semel_outbox FOR VALUES IN (2);
+CREATE TABLE semel_outbox_3 PARTITION OF semel_outbox FOR VALUES IN (3);
+
+CREATE INDEX semel_outbox_by_seq ON semel_outbox (seq);
+CREATE INDEX semel_outbox_by_xid ON semel_outbox (xid, seq);
+
+-- The keys of events that have one. Apart, because a unique key over the ring would have to contain the place in it.
+CREATE TABLE semel_outbox_key (
+    key     text        COLLATE "C" PRIMARY KEY,
+    seq     bigint      NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Waits for whoever is about to append the same key, then leaves the row out.
+CREATE FUNCTION semel_outbox_once() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO semel_outbox_key (key, seq) VALUES (NEW.idempotency_key, NEW.seq) ON CONFLICT (key) DO NOTHING;
+    IF FOUND THEN
+        RETURN NEW;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER semel_outbox_once BEFORE INSERT ON semel_outbox
+FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION semel_outbox_once();
