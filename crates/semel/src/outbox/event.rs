@@ -177,6 +177,41 @@ impl Event {
         self
     }
 
+    /// What happened.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// What it says.
+    pub fn payload(&self) -> &Bytes {
+        &self.payload
+    }
+
+    /// How the payload is to be read.
+    pub fn media_type(&self) -> &str {
+        &self.content_type
+    }
+
+    /// The headers, in the order they were given.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().map(|(name, text)| (name.as_str(), text.as_str()))
+    }
+
+    /// The trace context it happened in.
+    pub fn trace(&self) -> Option<&str> {
+        self.trace_parent.as_deref()
+    }
+
+    /// The intent that caused it.
+    pub fn intent(&self) -> Option<&IntentId> {
+        self.intent.as_ref()
+    }
+
+    /// What it is about: type and id.
+    pub fn subject(&self) -> Option<(&str, &str)> {
+        self.aggregate.as_ref().map(|(kind, id)| (kind.as_str(), id.as_str()))
+    }
+
     /// Where it goes.
     pub fn topic(&self) -> &str {
         &self.topic

@@ -1,0 +1,126 @@
+//! Where events go: the seam to a broker.
+//!
+//! A sink takes events in order and says of each what became of it. It never says that an event is there without the
+//! broker's own word for it. What a broker can promise differs, so each sink states its [guarantee](Sink::guarantee).
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::outbox::Event;
+
+/// Takes events for a broker.
+///
+/// Laws of an implementation:
+/// - [`Published::Confirmed`] is the broker's word that it has the event, as durably as it was asked to.
+/// - **Order.** Of events with the same [`ordered_by`](Event::ordered_by) and topic in one call, one that comes after
+///   another that was not confirmed is not confirmed either, and does not get to the broker before it.
+/// - The answers are as many as the events, in their order.
+/// - [`Published::Refused`] only where the broker would refuse the same event for ever (too large, no such topic by
+///   configuration). What may be better tomorrow is [`Published::Failed`].
+/// - It ends within a bound of its own: a broker that does not answer is [`Published::Failed`], maybe published.
+/// - The event's id, type, headers, trace context and intent travel with it; see each sink for where.
+/// - Dropping the future leaves everything that was not answered in doubt, and the sink usable.
+pub trait Sink: Send + 'static {
+    /// What holds for whoever reads from the broker.
+    fn guarantee(&self) -> Guarantee;
+
+    /// Publishes events in their order. The same event may be given again after a failure, with the same id.
+    fn publish(&mut self, events: &[Arc<Event>]) -> impl Future<Output = Vec<Published>> + Send;
+}
+
+/// A sink whose broker keeps the relay's position in one transaction with the events.
+///
+/// Laws beside those of [`Sink`]:
+/// - After [`begin`](ExactlyOnce::begin) nobody who began before can commit any more.
+/// - [`publish_at`](ExactlyOnce::publish_at) makes all events and the position visible, or none of them. An error says
+///   whether that is known; when it is not, the sink has to begin again, and the position it then gives decides.
+pub trait ExactlyOnce: Sink {
+    /// Fences everybody who began before, then reads the last committed position.
+    fn begin(&mut self) -> impl Future<Output = Result<Option<Vec<u8>>, SinkError>> + Send;
+
+    /// Events and position, in one transaction.
+    fn publish_at(
+        &mut self,
+        events: &[Arc<Event>],
+        position: &[u8],
+    ) -> impl Future<Output = Result<(), SinkError>> + Send;
+}
+
+/// What became of one event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Published {
+    /// The broker has it.
+    Confirmed,
+    /// Not confirmed, and worth another try.
+    Failed(SinkError),
+    /// The broker will never take it as it is.
+    Refused(SinkError),
+}
+
+/// Why an event was not confirmed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct SinkError {
+    message: String,
+    maybe: bool,
+    fenced: bool,
+}
+
+impl SinkError {
+    /// It did not get to the broker.
+    pub fn not_published(message: impl Into<String>) -> Self {
+        Self { message: message.into(), maybe: false, fenced: false }
+    }
+
+    /// It may have got there; published again, it has the same id.
+    pub fn maybe_published(message: impl Into<String>) -> Self {
+        Self { message: message.into(), maybe: true, fenced: false }
+    }
+
+    /// Another relay has taken over: this one must stop, not retry.
+    pub fn fenced(message: impl Into<String>) -> Self {
+        Self { message: message.into(), maybe: false, fenced: true }
+    }
+
+    /// Whether it may be published all the same.
+    pub fn is_maybe_published(&self) -> bool {
+        self.maybe
+    }
+
+    /// Whether another relay has taken over.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+}
+
+/// How often a reader may see an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Delivery {
+    /// Once or, after a crash or a lost answer, more often: always with the same id.
+    AtLeastOnce,
+    /// As before, but the broker drops repeats it sees within a window.
+    Deduplicated,
+    /// Once, for readers of committed data.
+    ExactlyOnce,
+}
+
+/// What a sink promises, and what in its configuration stands in the way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Guarantee {
+    /// How often.
+    pub delivery: Delivery,
+    /// In one sentence, for people.
+    pub sentence: String,
+    /// What is configured so that the promise cannot be kept: each with what to do about it. Empty: it holds.
+    pub broken_by: Vec<String>,
+}
+
+impl fmt::Display for Guarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.sentence)?;
+        self.broken_by.iter().try_for_each(|reason| write!(f, "\n  not kept: {reason}"))
+    }
+}
