@@ -7,12 +7,12 @@ use semel::tx::once_tx;
 
 use crate::world::{World, asked, intent};
 
-const LOCK: &str = "locked := pg_try_advisory_xact_lock(p_lock);\n    SELECT i.state";
+const LOCK: &str = "locked := pg_try_advisory_xact_lock(p_lock);\n    -- All in one";
 const FENCE: &str = "    WHERE i.epoch = p_seen AND (p_carry = 0 OR i.state NOT IN (2, 3))\n";
 const SNAPSHOT: &str = "    OUT outcome     bytea\n)\nLANGUAGE plpgsql VOLATILE";
 /// Between the statement's snapshot and the lock there is time for others to commit.
 const SLOW_LOCK: &str =
-    "PERFORM pg_sleep(0.03);\n    locked := pg_try_advisory_xact_lock(p_lock);\n    SELECT i.state";
+    "PERFORM pg_sleep(0.03);\n    locked := pg_try_advisory_xact_lock(p_lock);\n    -- All in one";
 
 fn planted(bugs: &[(&str, &str)]) -> String {
     bugs.iter().fold(SQL.to_owned(), |sql, (sound, bug)| {

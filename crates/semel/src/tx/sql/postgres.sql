@@ -24,12 +24,12 @@ CREATE FUNCTION semel_tx_look(
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     locked := pg_try_advisory_xact_lock(p_lock);
-    SELECT i.state, i.effect, i.epoch, i.lease_until, i.expires_at, i.owner, i.recipe, i.fingerprint, i.outcome
-    INTO state, effect, epoch, lease_until, expires_at, owner, recipe, fingerprint, outcome
-    FROM semel_intent i
-    WHERE i.id = p_id;
-    writable := current_setting('transaction_read_only') = 'off';
-    now_ms := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+    -- All in one statement: each expression of its own is set up anew in every transaction.
+    SELECT
+        current_setting('transaction_read_only') = 'off', floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
+        i.state, i.effect, i.epoch, i.lease_until, i.expires_at, i.owner, i.recipe, i.fingerprint, i.outcome
+    INTO writable, now_ms, state, effect, epoch, lease_until, expires_at, owner, recipe, fingerprint, outcome
+    FROM (SELECT 1) asked LEFT JOIN semel_intent i ON i.id = p_id;
 END
 $$;
 
@@ -53,11 +53,34 @@ CREATE FUNCTION semel_tx_put(
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    v_now       bigint := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
-    v_expires   bigint := CASE WHEN p_state >= 2 THEN v_now + p_retention_ms END;
+    v_now       bigint;
     v_operation integer;
     v_epoch     bigint;
 BEGIN
+    -- Nearly always: nobody was there before, and the operation has its number. One statement then.
+    IF p_seen IS NULL THEN
+        INSERT INTO semel_intent (
+            seq, epoch, lease_until, created_at, changed_at, expires_at, recipe, operation, attempts, state, effect,
+            id, owner, fingerprint, scope, key, outcome
+        )
+        SELECT
+            v.fresh, v.fresh, v.now + p_lease_ms, v.now, v.now, CASE WHEN p_state >= 2 THEN v.now + p_retention_ms END,
+            p_recipe, v.operation, 1, p_state, p_effect, p_id, p_owner, p_fingerprint, p_scope, p_key, p_outcome
+        FROM (
+            SELECT
+                nextval('semel_epoch') AS fresh,
+                floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now,
+                (SELECT o.n FROM semel_operation o WHERE o.name = p_operation ORDER BY o.n LIMIT 1) AS operation
+            OFFSET 0
+        ) v
+        WHERE v.operation IS NOT NULL
+        ON CONFLICT (id) DO NOTHING
+        RETURNING semel_intent.epoch INTO v_epoch;
+        IF FOUND THEN
+            RETURN v_epoch;
+        END IF;
+    END IF;
+    v_now := floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint;
     SELECT o.n INTO v_operation FROM semel_operation o WHERE o.name = p_operation ORDER BY o.n LIMIT 1;
     IF NOT FOUND THEN
         INSERT INTO semel_operation (name) VALUES (p_operation) RETURNING n INTO v_operation;
@@ -68,7 +91,8 @@ BEGIN
         id, owner, fingerprint, scope, key, outcome
     )
     VALUES (
-        v_epoch, v_epoch, v_now + p_lease_ms, v_now, v_now, v_expires, p_recipe, v_operation, 1, p_state, p_effect,
+        v_epoch, v_epoch, v_now + p_lease_ms, v_now, v_now,
+        CASE WHEN p_state >= 2 THEN v_now + p_retention_ms END, p_recipe, v_operation, 1, p_state, p_effect,
         p_id, p_owner, p_fingerprint, p_scope, p_key, p_outcome
     )
     ON CONFLICT (id) DO UPDATE SET
