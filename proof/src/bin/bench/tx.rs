@@ -1,4 +1,5 @@
-//! The same two-row business transaction with and without `once_tx`, in alternating rounds of one run.
+//! The same business transaction with and without `once_tx`, in alternating rounds of one run: one of two rows, and
+//! one of eight (a payment with its postings).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,10 +38,10 @@ pub(crate) fn measure(runtime: &Runtime, size: usize, table: &mut Table) -> Resu
         let client = connect(&url).await?;
         client.batch_execute(postgres::SQL).await?;
         client.batch_execute(TABLES).await?;
-        for tasks in [1, 16] {
-            let each = (if tasks == 1 { 120 } else { 60 }) * size;
-            over_sqlx(&url, tasks, each, table).await?;
-            over_tokio_postgres(&url, tasks, each, table).await?;
+        for (tasks, rows) in [(1, 2), (1, 8), (16, 2), (16, 8)] {
+            let load = Load { tasks, rows, each: (if tasks == 1 { 120 } else { 60 }) * size };
+            over_sqlx(&url, load, table).await?;
+            over_tokio_postgres(&url, load, table).await?;
         }
         plain(&url).await?.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await?;
         Ok(())
@@ -59,6 +60,14 @@ async fn connect(url: &str) -> Result<tokio_postgres::Client, Failed> {
     Ok(client)
 }
 
+#[derive(Clone, Copy)]
+struct Load {
+    tasks: usize,
+    /// Of one transaction: half of them updated, half inserted, a statement each.
+    rows: usize,
+    each: usize,
+}
+
 /// Transactions per second of both kinds, by turns; the best round of each counts.
 #[derive(Default)]
 struct Rates {
@@ -73,9 +82,9 @@ impl Rates {
         *best = best.max(rate);
     }
 
-    fn tell(&self, driver: &str, tasks: usize, table: &mut Table) {
+    fn tell(&self, driver: &str, Load { tasks, rows, .. }: Load, table: &mut Table) {
         let name = |what: &str| format!("tx: {driver}, {tasks} task(s), {what}");
-        table.row(&name("two rows, one commit"), self.bare, "/s", "the floor");
+        table.row(&name(&format!("{rows} rows, one commit")), self.bare, "/s", "the floor");
         let more = (self.bare / self.once - 1.0) * 100.0;
         table.row(&name("the same with once_tx"), self.once, "/s", format!("{more:+.1} % time"));
     }
@@ -85,7 +94,8 @@ fn asked(name: &str) -> Result<(Intent, Fingerprint), Failed> {
     Ok((load::intent(name)?, load::fingerprint()))
 }
 
-async fn over_sqlx(url: &str, tasks: usize, each: usize, table: &mut Table) -> Result<(), Failed> {
+async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Failed> {
+    let Load { tasks, rows, each } = load;
     let options: PgConnectOptions = url.parse()?;
     let options = options.options([("search_path", SCHEMA)]);
     let connections = u32::try_from(tasks)?;
@@ -101,8 +111,8 @@ async fn over_sqlx(url: &str, tasks: usize, each: usize, table: &mut Table) -> R
                     let pool = pool.clone();
                     tokio::spawn(async move {
                         for n in 0..each {
-                            sqlx_pay(&pool, task as i64, once, &format!("sqlx-{tasks}-{round}-{task}-{n}"))
-                                .await?;
+                            let name = format!("sqlx-{tasks}-{rows}-{round}-{task}-{n}");
+                            sqlx_pay(&pool, task as i64, rows, once, &name).await?;
                         }
                         Ok::<_, Failed>(())
                     })
@@ -117,14 +127,18 @@ async fn over_sqlx(url: &str, tasks: usize, each: usize, table: &mut Table) -> R
         }
     }
     pool.close().await;
-    rates.tell("sqlx", tasks, table);
+    rates.tell("sqlx", load, table);
     Ok(())
 }
 
-async fn sqlx_pay(pool: &PgPool, account: i64, once: bool, name: &str) -> Result<(), Failed> {
+async fn sqlx_pay(pool: &PgPool, account: i64, rows: usize, once: bool, name: &str) -> Result<(), Failed> {
     let work = async |tx: &mut sqlx::PgConnection| {
-        sqlx::query(UPDATE).bind(account).bind(1i64).execute(&mut *tx).await?;
-        sqlx::query_scalar::<_, i64>(INSERT).bind(account).bind(1i64).fetch_one(tx).await
+        let mut last = 0;
+        for _ in 0..rows / 2 {
+            sqlx::query(UPDATE).bind(account).bind(1i64).execute(&mut *tx).await?;
+            last = sqlx::query_scalar::<_, i64>(INSERT).bind(account).bind(1i64).fetch_one(&mut *tx).await?;
+        }
+        Ok::<i64, sqlx::Error>(last)
     };
     let mut tx = pool.begin().await?;
     if once {
@@ -143,7 +157,8 @@ struct Session {
     insert: tokio_postgres::Statement,
 }
 
-async fn over_tokio_postgres(url: &str, tasks: usize, each: usize, table: &mut Table) -> Result<(), Failed> {
+async fn over_tokio_postgres(url: &str, load: Load, table: &mut Table) -> Result<(), Failed> {
+    let Load { tasks, rows, each } = load;
     let mut sessions = Vec::new();
     for _ in 0..tasks {
         let client = connect(url).await?;
@@ -162,8 +177,8 @@ async fn over_tokio_postgres(url: &str, tasks: usize, each: usize, table: &mut T
                     tokio::spawn(async move {
                         let mut session = session.lock().await;
                         for n in 0..each {
-                            let name = format!("plain-{tasks}-{round}-{task}-{n}");
-                            plain_pay(&mut session, task as i64, once, &name).await?;
+                            let name = format!("plain-{tasks}-{rows}-{round}-{task}-{n}");
+                            plain_pay(&mut session, task as i64, rows, once, &name).await?;
                         }
                         Ok::<_, Failed>(())
                     })
@@ -177,15 +192,25 @@ async fn over_tokio_postgres(url: &str, tasks: usize, each: usize, table: &mut T
             }
         }
     }
-    rates.tell("tokio_postgres", tasks, table);
+    rates.tell("tokio_postgres", load, table);
     Ok(())
 }
 
-async fn plain_pay(session: &mut Session, account: i64, once: bool, name: &str) -> Result<(), Failed> {
+async fn plain_pay(
+    session: &mut Session,
+    account: i64,
+    rows: usize,
+    once: bool,
+    name: &str,
+) -> Result<(), Failed> {
     let Session { client, update, insert } = session;
     let work = async |tx: &tokio_postgres::Transaction<'_>| {
-        tx.execute(&*update, &[&account, &1i64]).await?;
-        Ok::<i64, tokio_postgres::Error>(tx.query_one(&*insert, &[&account, &1i64]).await?.get(0))
+        let mut last = 0;
+        for _ in 0..rows / 2 {
+            tx.execute(&*update, &[&account, &1i64]).await?;
+            last = tx.query_one(&*insert, &[&account, &1i64]).await?.get(0);
+        }
+        Ok::<i64, tokio_postgres::Error>(last)
     };
     let mut tx = client.transaction().await?;
     if once {
