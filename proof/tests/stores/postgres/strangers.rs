@@ -91,3 +91,26 @@ async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
     assert!(matches!(soon(store.renew(held, 60_000)).await.unwrap(), Renewed::Until(_)));
     assert_eq!(soon(store.finish(held, finish())).await.unwrap(), Finished::Recorded);
 }
+
+/// Gives another renewal time to commit between the look at the row and the lock.
+fn slow_renewals(sql: &str) -> String {
+    match sql.contains("-- Leases, many at once.") {
+        true => sql.replacen("::bigint AS now\n", "::bigint AS now FROM pg_sleep(0.5)\n", 1),
+        false => sql.to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_renewals_of_one_owner_at_once_are_both_granted() {
+    let Some(place) = Place::take() else { return };
+    let (slow, fast) = (place.options().edit_sql(slow_renewals).open().await.unwrap(), place.store().await);
+    let ticket = run(&fast, "live").await;
+    let late = tokio::spawn(async move { slow.renew(ticket, 60_000).await });
+    let person = place.client().await;
+    let sleeps = "SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event = 'PgSleep' AND query LIKE '-- Leases%pg_sleep%'";
+    soon(async { while person.query_one(sleeps, &[]).await.unwrap().get::<_, i64>(0) == 0 {} }).await;
+    assert!(matches!(soon(fast.renew(ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
+    let told = soon(late).await.unwrap().unwrap();
+    assert!(matches!(told, Renewed::Until(_)), "{told:?}");
+}
