@@ -30,6 +30,8 @@ mod lineage;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod outage;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod protect;
