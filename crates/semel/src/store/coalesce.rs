@@ -12,8 +12,8 @@
 //!
 //! What a statement looks like is the [`Executor`]'s business; this module knows queues, lanes and bounds.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, watch};
@@ -59,9 +59,9 @@ impl Failure {
 /// Carries out batches on one kind of server.
 ///
 /// Each of the four is given requests of one kind, sorted by id, and each id once (claims: see
-/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It puts an answer into each it settled, durably; those
-/// without one are given again a little later, with [`Ask::tries`] one higher. On an error nothing it put
-/// there counts.
+/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It puts an answer into each it settled, durably, or an
+/// error that is this one's alone, with its fate; those without either were not applied, and are given again a
+/// little later, with [`Ask::tries`] one higher. On an error of the batch nothing it put there counts.
 pub(super) trait Executor: Send + Sync + 'static {
     /// A connection.
     type Lane: Send;
@@ -104,18 +104,6 @@ pub(super) trait Executor: Send + Sync + 'static {
         lane: &mut Self::Lane,
         asks: &mut [Ask<(IntentId, Decide), Decided>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
-
-    /// What is said when a request found its row locked, or changed under it, so often that it is given up.
-    fn given_up(&self) -> Failure {
-        Failure {
-            kind: ErrorKind::Busy,
-            fate: Fate::NotApplied,
-            message: "another transaction holds the record; retry later, or end that transaction".into(),
-            source: None,
-            lost: false,
-            of_one: true,
-        }
-    }
 }
 
 /// Bounds of a [`Coalescer`].
@@ -314,7 +302,8 @@ impl<E: Executor> Shared<E> {
         }
         ask.tries += 1;
         if ask.tries >= TRIES_MAX {
-            return ask.refuse(self.executor.given_up().error());
+            ask.answer = Some(K::given_up(&ask.request));
+            return ask.tell();
         }
         let pause = AGAIN_MIN.saturating_mul(1 << ask.tries.min(10)).min(AGAIN_MAX) / 2;
         let first = ask.tries == 1;
@@ -357,3 +346,13 @@ fn refuse_all<Q, A>(asks: Vec<Ask<Q, A>>, failure: &Failure) {
         ask.refuse(failure.error());
     }
 }
+
+/// What is said when a request found its row locked, or changed under it, so often that it is given up.
+pub(super) fn given_up() -> StoreError {
+    let message = "another transaction holds the record; retry later, or end that transaction";
+    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
+}
+
+#[cfg(test)]
+#[path = "coalesce_tests.rs"]
+mod tests;

@@ -26,6 +26,8 @@ mod command;
 mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod held;
 mod lineage;
 pub mod memory;
 #[cfg(feature = "mysql")]

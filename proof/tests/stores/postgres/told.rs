@@ -65,6 +65,39 @@ async fn an_sqlstate_that_is_none_is_an_error_like_any_other() {
     run(&store, "refused").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_outcome_that_cannot_be_fetched_is_one_callers_trouble() {
+    for act in [Act::Refuse("53200"), Act::Cut, Act::Swallow] {
+        let Some(place) = Place::take() else { return };
+        let (between, url) = between(&place).await;
+        // An outcome that does not come along with the answers to a batch, and two who ask for it.
+        let store = one_lane(&format!("{url}&statement_timeout=1s")).await;
+        let ticket = run(&store, "large").await;
+        let outcome = Some(Outcome::new(200, vec![7; 100 << 10]));
+        soon(store.finish(ticket, Finish { outcome, ..finish() })).await.unwrap();
+
+        between.at(PARSE, "-- One record, and the time.", act);
+        let keys = (0..32).map(|n| if n == 16 || n == 20 { "large".to_owned() } else { format!("new-{n}") });
+        let wishes: Vec<_> = keys.map(|key| claim(&key)).collect();
+        let told = soon(join_all(wishes.iter().map(|wish| store.claim(wish.clone())))).await;
+        between.pass();
+        for (wish, told) in wishes.iter().zip(told) {
+            match (wish.intent.key().as_str(), told) {
+                ("large", Err(error)) => {
+                    let told = (error.kind(), error.fate());
+                    assert_eq!(told, (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
+                }
+                ("large", told) => panic!("{told:?}"),
+                (key, told) => assert!(matches!(told, Ok(Claimed::Run(_))), "{key}: {told:?}"),
+            }
+        }
+        // What was broken is not used again.
+        let replay = soon(store.claim(claim("large"))).await.unwrap();
+        let Claimed::Replay(existing) = replay else { panic!("{replay:?}") };
+        assert_eq!(existing.record.outcome.as_ref().unwrap().body_bytes().unwrap().len(), 100 << 10);
+    }
+}
+
 /// A role that goes away with this.
 struct Role<'a>(&'a Place);
 
