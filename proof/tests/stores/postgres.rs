@@ -2,6 +2,7 @@
 
 mod alone;
 mod batches;
+mod between;
 mod conformance;
 mod doubt;
 mod like_memory;
@@ -13,4 +14,5 @@ mod race;
 mod settings;
 mod strangers;
 mod sweep;
+mod told;
 mod work;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use semel::store::postgres::PostgresStore;
-use semel::store::{Claim, Claimed, Finish, Store};
+use semel::store::{Claim, Claimed, Finish, Finished, Store};
 use semel::tx::{Once, TxError, once_tx};
 use semel::{
     Effect, Failure, Guard, GuardError, InFlight, OnceError, Outcome, Owner, Retention, State, Verdict,
@@ -146,6 +146,50 @@ async fn of_guards_and_transactions_at_once_one_has_its_effect() {
     assert_eq!(world.count("SELECT cents FROM account").await, 64);
     pool.close().await;
     for_guards.close().await;
+    store.close().await;
+    world.end().await;
+}
+
+/// The last owner of a claim that lapsed brings its outcome while a transaction has taken over, and runs.
+#[tokio::test]
+async fn an_outcome_that_came_while_a_transaction_took_over_stands() {
+    let Some(world) = World::new().await else { return };
+    let (pool, store) = (world.pool(2).await, PostgresStore::open(&world.url()).await.unwrap());
+    for verdict in [Verdict::Completed, Verdict::FailedFinal] {
+        let key = format!("late-{verdict:?}");
+        let Claimed::Run(ticket) = store.claim(claim(&key, Effect::Keyed, 1)).await.unwrap() else {
+            panic!()
+        };
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let outcome = Some(Outcome::new(200, "77"));
+        let finish = Finish { verdict, outcome, retention: Retention::DAY };
+        let mut tx = pool.begin().await.unwrap();
+        let lost = once_tx(&mut tx, &intent(&key), asked(1), async |tx| {
+            let paid = book(tx, &key, 1).await;
+            assert_eq!(store.finish(ticket, finish.clone()).await.unwrap(), Finished::Recorded);
+            paid
+        })
+        .await;
+        assert!(matches!(lost, Err(TxError::Lost)), "{lost:?}");
+        tx.rollback().await.unwrap();
+        let record = store.get(intent(&key).id()).await.unwrap().unwrap();
+        assert_eq!((record.head.state, record.head.epoch), (State::from(verdict), ticket.epoch));
+        assert_eq!(record.outcome.unwrap().body_bytes().unwrap(), &b"77"[..]);
+        assert_eq!(world.payments(&key).await, 0);
+    }
+    // One that was brought and has expired by now is nobody's answer: it is written over.
+    let Claimed::Run(ticket) = store.claim(claim("old", Effect::Keyed, 60_000)).await.unwrap() else {
+        panic!()
+    };
+    let brief = Finish { verdict: Verdict::Completed, outcome: None, retention: Retention::Ms(1) };
+    store.finish(ticket, brief).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    let mut tx = pool.begin().await.unwrap();
+    let paid = once_tx(&mut tx, &intent("old"), asked(1), async |tx| book(tx, "old", 1).await).await.unwrap();
+    tx.commit().await.unwrap();
+    assert!(!paid.replayed);
+    assert_eq!(world.payments("old").await, 1);
+    pool.close().await;
     store.close().await;
     world.end().await;
 }

@@ -49,6 +49,10 @@ struct Held {
 
 /// What a handler that claims in its own transaction has to know of the layer around it.
 #[derive(Debug)]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    expect(dead_code, reason = "there is no transaction to claim in")
+)]
 pub(super) struct Contract {
     pub(super) retention: Retention,
     pub(super) wait: Duration,

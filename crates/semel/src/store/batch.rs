@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::coalesce::{Executor, Failure};
+use super::coalesce::{Executor, Failure, given_up};
 use super::command::{Ask, Command, Finishing};
-use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, Ticket};
+use super::held::{about_now, held};
+use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
 
 /// Bytes of outcomes after which a batch ends, however few requests it has.
@@ -31,10 +32,13 @@ pub(super) trait Kind<E: Executor>: Send {
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     fn command(ask: Ask<Self::Q, Self::A>) -> Command;
+
+    /// What one is told that was carried out often enough without an answer.
+    fn given_up(request: &Self::Q) -> Result<Self::A, StoreError>;
 }
 
 macro_rules! kinds {
-    ($($kind:ident $q:ty, $a:ty, $run:ident, $command:ident;)*) => {$(
+    ($($kind:ident $q:ty, $a:ty, $run:ident, $command:ident, $given_up:expr;)*) => {$(
         pub(super) struct $kind;
 
         impl<E: Executor> Kind<E> for $kind {
@@ -52,15 +56,19 @@ macro_rules! kinds {
             fn command(ask: Ask<$q, $a>) -> Command {
                 Command::$command(ask)
             }
+
+            fn given_up(request: &$q) -> Result<$a, StoreError> {
+                ($given_up)(request)
+            }
         }
     )*};
 }
 
 kinds! {
-    Claims Claim, Claimed, claims, Claim;
-    Finishes Finishing, Finished, finishes, Finish;
-    Renews (Ticket, u64), Renewed, renews, Renew;
-    Decides (IntentId, Decide), Decided, decides, Decide;
+    Claims Claim, Claimed, claims, Claim, |claim: &Claim| Ok(held(claim, about_now()));
+    Finishes Finishing, Finished, finishes, Finish, |_: &Finishing| Err(given_up());
+    Renews (Ticket, u64), Renewed, renews, Renew, |_: &(Ticket, u64)| Err(given_up());
+    Decides (IntentId, Decide), Decided, decides, Decide, |_: &(IntentId, Decide)| Err(given_up());
 }
 
 /// What waits, by kind, each in the order it came.

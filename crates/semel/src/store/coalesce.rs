@@ -12,15 +12,15 @@
 //!
 //! What a statement looks like is the [`Executor`]'s business; this module knows queues, lanes and bounds.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc, watch};
-use tokio::time::Instant;
 
 use super::batch::{Batch, Kind, Waiting};
 use super::command::{Ask, Command};
+use super::outage::Outage;
 use super::queue::Queue;
 use super::{Claim, Claimed, Decide, Decided, ErrorKind, Fate, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
@@ -31,9 +31,6 @@ const AGAIN_MIN: Duration = Duration::from_micros(500);
 const AGAIN_MAX: Duration = Duration::from_millis(16);
 /// How often a request is carried out before its lack of an answer is the answer.
 const TRIES_MAX: u32 = 40;
-/// Pause before a server that could not be reached is tried again, at first and at most.
-const OUTAGE_MIN: Duration = Duration::from_millis(50);
-const OUTAGE_MAX: Duration = Duration::from_secs(2);
 
 /// Why a batch was not carried out. Said to each who waits.
 #[derive(Clone, Debug)]
@@ -62,9 +59,9 @@ impl Failure {
 /// Carries out batches on one kind of server.
 ///
 /// Each of the four is given requests of one kind, sorted by id, and each id once (claims: see
-/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It puts an answer into each it settled, durably; those
-/// without one are given again a little later, with [`Ask::tries`] one higher. On an error nothing it put
-/// there counts.
+/// [`CLAIMS_MAY_REPEAT`](Self::CLAIMS_MAY_REPEAT)). It puts an answer into each it settled, durably, or an
+/// error that is this one's alone, with its fate; those without either were not applied, and are given again a
+/// little later, with [`Ask::tries`] one higher. On an error of the batch nothing it put there counts.
 pub(super) trait Executor: Send + Sync + 'static {
     /// A connection.
     type Lane: Send;
@@ -107,18 +104,6 @@ pub(super) trait Executor: Send + Sync + 'static {
         lane: &mut Self::Lane,
         asks: &mut [Ask<(IntentId, Decide), Decided>],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
-
-    /// What is said when a request found its row locked, or changed under it, so often that it is given up.
-    fn given_up(&self) -> Failure {
-        Failure {
-            kind: ErrorKind::Busy,
-            fate: Fate::NotApplied,
-            message: "another transaction holds the record; retry later, or end that transaction".into(),
-            source: None,
-            lost: false,
-            of_one: true,
-        }
-    }
 }
 
 /// Bounds of a [`Coalescer`].
@@ -163,7 +148,7 @@ impl Coalescer {
             }),
             again,
             to_come_again: AtomicUsize::new(0),
-            outage: Lock::default(),
+            outage: Outage::default(),
             _end: end,
         });
         let mut first = first;
@@ -197,7 +182,7 @@ struct Shared<E> {
     /// Back into the queue, bounded by what was in it.
     again: mpsc::UnboundedSender<Command>,
     to_come_again: AtomicUsize,
-    outage: Lock<Option<Outage>>,
+    outage: Outage,
     /// Dropped with the last lane.
     _end: watch::Sender<()>,
 }
@@ -208,12 +193,6 @@ struct Intake {
     again: mpsc::UnboundedReceiver<Command>,
     waiting: Waiting,
     closed: bool,
-}
-
-struct Outage {
-    pause: Duration,
-    until: Instant,
-    failure: Failure,
 }
 
 impl Intake {
@@ -323,7 +302,8 @@ impl<E: Executor> Shared<E> {
         }
         ask.tries += 1;
         if ask.tries >= TRIES_MAX {
-            return ask.refuse(self.executor.given_up().error());
+            ask.answer = Some(K::given_up(&ask.request));
+            return ask.tell();
         }
         let pause = AGAIN_MIN.saturating_mul(1 << ask.tries.min(10)).min(AGAIN_MAX) / 2;
         let first = ask.tries == 1;
@@ -344,38 +324,20 @@ impl<E: Executor> Shared<E> {
     /// The lane's connection, a new one if need be. While a server cannot be reached, nobody waits for it
     /// longer than the one who tries.
     async fn connected<'a>(&self, lane: &'a mut Option<E::Lane>) -> Result<&'a mut E::Lane, Failure> {
-        if lane.as_ref().is_some_and(|lane| !self.executor.is_open(lane)) {
-            *lane = None;
-        }
-        if lane.is_none() {
-            if let Some(failure) = self.outage(|outage| match outage {
-                Some(outage) if Instant::now() < outage.until => Some(outage.failure.clone()),
-                _ => None,
-            }) {
-                return Err(failure);
-            }
-            match self.executor.connect().await {
-                Ok(connection) => {
-                    self.outage(|outage| *outage = None);
-                    *lane = Some(connection);
-                }
-                Err(failure) => {
-                    let failure = Failure { fate: Fate::NotApplied, ..failure };
-                    self.outage(|outage| {
-                        let pause = outage.as_ref().map_or(OUTAGE_MIN, |outage| outage.pause * 2);
-                        let pause = pause.min(OUTAGE_MAX);
-                        let until = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
-                        *outage = Some(Outage { pause, until, failure: failure.clone() });
-                    });
-                    return Err(failure);
-                }
-            }
-        }
-        lane.as_mut().ok_or_else(|| self.executor.given_up())
+        let connection = match lane.take().filter(|lane| self.executor.is_open(lane)) {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        Ok(lane.insert(connection))
     }
 
-    fn outage<T>(&self, look: impl FnOnce(&mut Option<Outage>) -> T) -> T {
-        look(&mut self.outage.lock().unwrap_or_else(PoisonError::into_inner))
+    async fn connect(&self) -> Result<E::Lane, Failure> {
+        if let Some(failure) = self.outage.told() {
+            return Err(failure);
+        }
+        let connection = self.executor.connect().await.map_err(|failure| self.outage.goes_on(failure))?;
+        self.outage.is_over();
+        Ok(connection)
     }
 }
 
@@ -384,3 +346,13 @@ fn refuse_all<Q, A>(asks: Vec<Ask<Q, A>>, failure: &Failure) {
         ask.refuse(failure.error());
     }
 }
+
+/// What is said when a request found its row locked, or changed under it, so often that it is given up.
+pub(super) fn given_up() -> StoreError {
+    let message = "another transaction holds the record; retry later, or end that transaction";
+    StoreError::new(ErrorKind::Busy, Fate::NotApplied, message)
+}
+
+#[cfg(test)]
+#[path = "coalesce_tests.rs"]
+mod tests;

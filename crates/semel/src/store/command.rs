@@ -13,22 +13,29 @@ pub(super) type Reply<A> = oneshot::Sender<Result<A, StoreError>>;
 /// A request, the answer once it is known, and the one who waits for it.
 pub(super) struct Ask<Q, A> {
     pub(super) request: Q,
-    /// What is said when the commit is durable. Nobody hears it before.
-    pub(super) answer: Option<A>,
-    /// How often it was carried out without an answer.
+    /// What is said when the commit is durable. Nobody hears it before. An error here is this one's alone.
+    pub(super) answer: Option<Result<A, StoreError>>,
+    /// How often it was carried out without an answer. SQLite answers everything the first time.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) tries: u32,
     reply: Reply<A>,
 }
 
 impl<Q, A> Ask<Q, A> {
     pub(super) fn new(request: Q, reply: Reply<A>) -> Self {
-        Self { request, answer: None, tries: 0, reply }
+        Self {
+            request,
+            answer: None,
+            #[cfg(any(feature = "postgres", feature = "mysql"))]
+            tries: 0,
+            reply,
+        }
     }
 
     /// Says what was decided. Whoever asked may be gone; that changes nothing.
     pub(super) fn tell(self) {
         if let Some(answer) = self.answer {
-            let _ = self.reply.send(Ok(answer));
+            let _ = self.reply.send(answer);
         }
     }
 

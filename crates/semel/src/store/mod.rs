@@ -26,10 +26,14 @@ mod command;
 mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod held;
 mod lineage;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod outage;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod protect;

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use semel::guard::Guarded;
 use semel::intent::fingerprint::Recipe;
-use semel::store::Store;
+use semel::intent::identity::IntentId;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
+use semel::store::{
+    Capabilities, Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Page, Record, Renewed,
+    Store, StoreError, Ticket,
+};
 use semel::{
     Effect, Execution, Failure, Found, Guard, GuardError, InFlight, Key, KeyFormat, OnceError, Outcome,
-    State, StoreDown,
+    Owner, State, StoreDown, StoreTime,
 };
 
 use crate::guard_world::{Effects, acme, key, store};
@@ -259,4 +263,98 @@ async fn one_renewal_that_hangs_does_not_lose_the_lease() {
     };
     pay.once(&acme(), &key("k"), &(), work).await.unwrap();
     assert!(pay.guard().metrics().render().contains(r#"idempotency_lease_lost_total{operation="pay"} 0"#));
+}
+
+/// A store in which an open transaction hides the key from some claims: as PostgreSQL's answers a claim whose key is
+/// locked, whoever has locked it.
+#[derive(Clone)]
+struct Hiding {
+    store: Faulty<MemoryStore>,
+    claims: Arc<AtomicU32>,
+    /// Which claims meet it, from the first on.
+    hidden: std::ops::Range<u32>,
+}
+
+impl Hiding {
+    /// The first claim is carried out, and its answer lost.
+    fn new(inner: &MemoryStore, hidden: std::ops::Range<u32>) -> Self {
+        Self { store: first_claim_unseen(inner, |_| Fault::None), claims: Arc::default(), hidden }
+    }
+}
+
+impl Store for Hiding {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+    async fn now(&self) -> Result<StoreTime, StoreError> {
+        self.store.now().await
+    }
+    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
+        if !self.hidden.contains(&self.claims.fetch_add(1, Ordering::SeqCst)) {
+            return self.store.claim(claim).await;
+        }
+        let now = self.now().await?;
+        let record = self.get(claim.intent.id()).await?.expect("the first claim's");
+        let mut record = Record { outcome: None, ..record };
+        record.head.owner = Owner::NOBODY;
+        Ok(Claimed::InFlight(Existing { record: Arc::new(record), now, other_recipe: false }))
+    }
+    async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
+        self.store.renew(ticket, lease_ms).await
+    }
+    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        self.store.finish(ticket, finish).await
+    }
+    async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        self.store.get(id).await
+    }
+    async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
+        self.store.list(filter).await
+    }
+    async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        self.store.decide(id, decide).await
+    }
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        self.store.sweep(limit).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_in_doubt_that_meets_an_unseen_transaction_asks_again_and_runs() {
+    // The transaction that is still open is its own first try.
+    let (inner, effects) = (store(), Effects::default());
+    let pay = Guard::new(Hiding::new(&inner, 1..2)).operation("pay").unwrap();
+    let mine = effects.clone();
+    let reply = pay.once(&acme(), &key("k"), &(), |_| async move { Ok(mine.happen()) }).await.unwrap();
+    assert!(reply.guarded && !reply.replayed);
+    assert_eq!((effects.count(), state(&pay, &inner).await), (1, Some(State::Completed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_in_doubt_that_stays_unseen_is_in_flight_and_given_back_once_it_is_seen() {
+    // Also the first two who want to give it back meet that transaction.
+    let inner = store();
+    let pay = Guard::new(Hiding::new(&inner, 1..5)).operation("pay").unwrap();
+    let told = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(told, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{told:?}");
+    assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
+    assert_eq!(state(&pay, &inner).await, Some(State::FailedRetryable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unseen_transaction_is_in_flight_at_once_where_nothing_is_in_doubt() {
+    let inner = store();
+    let print = Recipe::default().bytes(b"");
+    let first = Guard::new(inner.clone()).operation("pay").unwrap();
+    let intent = first.intent(&acme(), &key("k"));
+    let owner = Owner::random();
+    let claim = Claim { intent, fingerprint: print, owner, effect: Effect::Opaque, lease_ms: 60_000 };
+    inner.claim(claim).await.unwrap();
+    let hiding = Hiding::new(&inner, 0..100);
+    let claims = Arc::clone(&hiding.claims);
+    let pay = Guard::new(hiding).operation("pay").unwrap();
+    let told = pay.once::<(), _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
+    assert!(matches!(told, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{told:?}");
+    assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
+    assert_eq!(claims.load(Ordering::SeqCst), 1);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use semel::store::mysql::{MysqlOptions, MysqlStore};
 use semel::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Renewed, Store, Ticket};
-use semel::{Retention, StoreTime};
+use semel::{Owner, Retention, StoreTime};
 use sqlx::Connection;
 
 use super::support::*;
@@ -253,11 +253,10 @@ async fn a_gap_somebody_locks_stops_new_keys_there_and_nothing_else() {
     let mut stopped = 0;
     for met in asked {
         match met {
-            Ok(met) => assert!(matches!(met, Claimed::Run(_)), "{met:?}"),
-            Err(error) => {
-                assert_eq!((error.kind(), error.fate()), (ErrorKind::Busy, Fate::NotApplied));
-                stopped += 1;
-            }
+            Ok(Claimed::Run(_)) => {}
+            // Whoever has locked the place of a key may be at it: no outage, in which work may go on without us.
+            Ok(Claimed::InFlight(existing)) if existing.record.head.owner == Owner::NOBODY => stopped += 1,
+            other => panic!("{other:?}"),
         }
     }
     println!("{stopped} of 40 new keys fell into the locked gaps");

@@ -1,5 +1,6 @@
 //! Many callers, few statements; one bad request fails alone.
 
+use futures_util::future::join_all;
 use semel::store::{Claimed, ErrorKind, Fate, Finished, Store};
 
 use super::place::Place;
@@ -31,6 +32,41 @@ async fn one_bad_request_of_a_batch_fails_alone() {
             (key, Ok(claimed)) => {
                 assert!(key != "poison" && matches!(claimed, Claimed::Run(_)), "{claimed:?}")
             }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_row_that_cannot_be_read_fails_alone() {
+    let Some(place) = Place::take() else { return };
+    let store = place.options().lanes(1).open().await.unwrap();
+    for key in ["state", "outcome"] {
+        let ticket = run(&store, key).await;
+        soon(store.finish(ticket, finish())).await.unwrap();
+    }
+    let person = place.client().await;
+    let spoil = "UPDATE semel_intent SET state = 9 WHERE key = 'state';
+        UPDATE semel_intent SET outcome = '\\xff' WHERE key = 'outcome'";
+    person.batch_execute(spoil).await.unwrap();
+
+    let keys: Vec<String> = (0..64)
+        .map(|n| match n {
+            20 | 21 => "state".to_owned(),
+            40 => "outcome".to_owned(),
+            _ => format!("good-{n}"),
+        })
+        .collect();
+    let told = soon(join_all(keys.iter().map(|key| store.claim(claim(key))))).await;
+    for (key, told) in keys.iter().zip(told) {
+        if key.starts_with("good") {
+            assert!(matches!(told, Ok(Claimed::Run(_))), "{key}: {told:?}");
+        } else {
+            let error = told.unwrap_err();
+            assert_eq!(
+                (error.kind(), error.fate()),
+                (ErrorKind::Corrupt, Fate::NotApplied),
+                "{key}: {error}"
+            );
         }
     }
 }

@@ -76,7 +76,28 @@ async fn a_server_that_cannot_be_reached_is_an_outage_and_nothing_happened() {
         }
     })
     .await;
+    soon(async {
+        while store.now().await.is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looks_remember_an_outage_for_a_moment_and_do_not_all_try() {
+    let Some(place) = Place::take() else { return };
+    let (store, proxy) = behind_proxy(&place, "&connect_timeout=2s").await;
     soon(store.now()).await.unwrap();
+    proxy.set(Fault::Refuse);
+    proxy.cut();
+    let before = proxy.accepted();
+    for _ in 0..20 {
+        let error = soon(store.now()).await.unwrap_err();
+        assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
+    }
+    let tried = proxy.accepted() - before;
+    assert!((1..20).contains(&tried), "{tried} connections were tried");
 }
 
 #[tokio::test(flavor = "multi_thread")]

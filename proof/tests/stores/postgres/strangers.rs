@@ -1,8 +1,9 @@
 //! Whoever holds a row in an open transaction holds up nobody but those who want that row.
 
+use futures_util::future::join_all;
 use semel::intent::state::State;
-use semel::store::{Claimed, ErrorKind, Fate, Finished, Renewed, Store};
-use semel::{Effect, Owner};
+use semel::store::{Claimed, ErrorKind, Fate, Finish, Finished, Renewed, Store};
+use semel::{Effect, Guard, GuardError, Owner, Retention, StoreDown};
 
 use super::place::Place;
 use super::work::*;
@@ -90,4 +91,63 @@ async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
     person.batch_execute("COMMIT").await.unwrap();
     assert!(matches!(soon(store.renew(held, 60_000)).await.unwrap(), Renewed::Until(_)));
     assert_eq!(soon(store.finish(held, finish())).await.unwrap(), Finished::Recorded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
+    let Some(place) = Place::take() else { return };
+    let store = place.options().lanes(1).open().await.unwrap();
+    run(&store, "warm").await;
+    let person = place.client().await;
+    person.batch_execute("BEGIN").await.unwrap();
+    person.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_key(&intent("held-by-one"))]).await.unwrap();
+    for told in soon(join_all((0..150).map(|_| store.claim(claim("held-by-one"))))).await {
+        let Ok(Claimed::InFlight(existing)) = told else { panic!("{told:?}") };
+        assert_eq!(existing.record.head.owner, Owner::NOBODY);
+    }
+    person.batch_execute("ROLLBACK").await.unwrap();
+    run(&store, "held-by-one").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_has_locked_is_never_run_beside_them() {
+    let Some(place) = Place::take() else { return };
+    let store = place.options().lanes(1).open().await.unwrap();
+    let ticket = run(&store, "held").await;
+    soon(store.finish(ticket, Finish::release(Retention::DAY))).await.unwrap();
+    let person = place.client().await;
+    // Somebody who takes no lock of ours, and may be at the same work.
+    person.batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held' FOR UPDATE").await.unwrap();
+    let told = soon(join_all((0..100).map(|_| store.claim(claim("held"))))).await;
+    assert!(told.iter().all(|told| matches!(told, Ok(Claimed::InFlight(_)))), "{told:?}");
+
+    // Also where work goes on without the store: this is no outage.
+    let pay = Guard::new(store.clone()).operation("pay").unwrap().store_down(StoreDown::Open);
+    let told = soon(pay.run(intent("held"), fingerprint(), |_| async { panic!("it runs") })).await;
+    assert!(matches!(told, Err(GuardError::InFlight { .. })), "{told:?}");
+    person.batch_execute("ROLLBACK").await.unwrap();
+    run(&store, "held").await;
+}
+
+/// Gives another renewal time to commit between the look at the row and the lock.
+fn slow_renewals(sql: &str) -> String {
+    match sql.contains("-- Leases, many at once.") {
+        true => sql.replacen("::bigint AS now\n", "::bigint AS now FROM pg_sleep(0.5)\n", 1),
+        false => sql.to_owned(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_renewals_of_one_owner_at_once_are_both_granted() {
+    let Some(place) = Place::take() else { return };
+    let (slow, fast) = (place.options().edit_sql(slow_renewals).open().await.unwrap(), place.store().await);
+    let ticket = run(&fast, "live").await;
+    let late = tokio::spawn(async move { slow.renew(ticket, 60_000).await });
+    let person = place.client().await;
+    let sleeps = "SELECT count(*) FROM pg_stat_activity
+        WHERE wait_event = 'PgSleep' AND query LIKE '-- Leases%pg_sleep%'";
+    soon(async { while person.query_one(sleeps, &[]).await.unwrap().get::<_, i64>(0) == 0 {} }).await;
+    assert!(matches!(soon(fast.renew(ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
+    let told = soon(late).await.unwrap().unwrap();
+    assert!(matches!(told, Renewed::Until(_)), "{told:?}");
 }

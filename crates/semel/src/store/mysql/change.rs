@@ -1,7 +1,6 @@
 //! Outcomes, renewals and decisions: locked, decided by the code all stores share, written.
 
 use super::literal::{self, Template, template};
-use super::lock::Locked;
 use super::row;
 use super::server::Server;
 use super::session::Session;
@@ -11,7 +10,7 @@ use crate::intent::state::{Answer, Change, Event, Head, State, step};
 use crate::store::coalesce::Failure;
 use crate::store::codes;
 use crate::store::command::{Ask, Finishing};
-use crate::store::{Decide, Decided, Decision, Finished, Renewed, Ticket};
+use crate::store::{Decide, Decided, Decision, Finished, Renewed, StoreError, Ticket};
 
 static FINISH: Template = template!("sql/finish.sql");
 static FINISH_ONE: Template = template!("sql/finish_one.sql");
@@ -31,7 +30,7 @@ impl Server {
             && ask.tries == 0
             && self.finish_one(session, &ask.request).await?
         {
-            ask.answer = Some(Finished::Recorded);
+            ask.answer = Some(Ok(Finished::Recorded));
             return Ok(());
         }
         let wanted: Vec<IntentId> = asks.iter().map(|ask| ask.request.ticket.id).collect();
@@ -46,9 +45,16 @@ impl Server {
                 verdict: *verdict,
                 retention: *retention,
             };
-            let Some(before) = self.head(session, &locked, &ticket.id).await? else {
-                answers.push((!locked.held.contains(&ticket.id)).then_some(Finished::Stale));
-                continue;
+            let before = match locked.rows.get(&ticket.id).map(row::head) {
+                Some(Ok(before)) => before,
+                Some(Err(trouble)) => {
+                    answers.push(Some(Err(self.unreadable(&trouble))));
+                    continue;
+                }
+                None => {
+                    answers.push((!locked.held.contains(&ticket.id)).then_some(Ok(Finished::Stale)));
+                    continue;
+                }
             };
             let step = step(Some(&before), &event, locked.now);
             if let Change::Put(head) = step.change {
@@ -57,11 +63,11 @@ impl Server {
                     statements.push(FINISH.fill(&[("brought", &std::mem::take(&mut rows))]));
                 }
             }
-            answers.push(Some(match step.answer {
+            answers.push(Some(Ok(match step.answer {
                 Answer::Done => Finished::Recorded,
                 Answer::Already => Finished::Already,
                 _ => Finished::Stale,
-            }));
+            })));
         }
         if !rows.is_empty() {
             statements.push(FINISH.fill(&[("brought", &rows)]));
@@ -108,11 +114,18 @@ impl Server {
         for ask in &*asks {
             let (ticket, lease_ms) = &ask.request;
             let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms: *lease_ms };
-            let Some(before) = self.head(session, &locked, &ticket.id).await? else {
-                answers.push((!locked.held.contains(&ticket.id)).then_some(Renewed::Stale));
-                continue;
+            let before = match locked.rows.get(&ticket.id).map(row::head) {
+                Some(Ok(before)) => before,
+                Some(Err(trouble)) => {
+                    answers.push(Some(Err(self.unreadable(&trouble))));
+                    continue;
+                }
+                None => {
+                    answers.push((!locked.held.contains(&ticket.id)).then_some(Ok(Renewed::Stale)));
+                    continue;
+                }
             };
-            answers.push(Some(match step(Some(&before), &event, locked.now).change {
+            answers.push(Some(Ok(match step(Some(&before), &event, locked.now).change {
                 Change::Put(head) => {
                     let until = codes::number(head.lease_until.0).to_string();
                     literal::push_row(
@@ -122,7 +135,7 @@ impl Server {
                     Renewed::Until(head.lease_until)
                 }
                 _ => Renewed::Stale,
-            }));
+            })));
         }
         let statements = if rows.is_empty() { Vec::new() } else { vec![RENEW.fill(&[("renewed", &rows)])] };
         self.commit(session, statements).await?;
@@ -141,9 +154,16 @@ impl Server {
         let mut answers = Vec::with_capacity(asks.len());
         for (place, ask) in asks.iter().enumerate() {
             let (id, decide) = &ask.request;
-            let Some(before) = self.head(session, &locked, id).await? else {
-                answers.push((!locked.held.contains(id)).then_some(Decided::Stale));
-                continue;
+            let before = match locked.rows.get(id).map(row::head) {
+                Some(Ok(before)) => before,
+                Some(Err(trouble)) => {
+                    answers.push(Some(Err(self.unreadable(&trouble))));
+                    continue;
+                }
+                None => {
+                    answers.push((!locked.held.contains(id)).then_some(Ok(Decided::Stale)));
+                    continue;
+                }
             };
             let event = Event::Decide {
                 seen: decide.seen,
@@ -155,36 +175,20 @@ impl Server {
             if let Change::Put(head) = step.change {
                 statements.push(decided(id, &head, decide, locked.now));
             }
-            answers.push(Some(match step.answer {
+            answers.push(Some(Ok(match step.answer {
                 Answer::Done => Decided::Recorded,
                 Answer::Refused => Decided::Refused(before.state_at(locked.now).unwrap_or(before.state)),
                 _ => Decided::Stale,
-            }));
+            })));
         }
         self.commit(session, statements).await?;
         tell(asks, answers);
         Ok(())
     }
-
-    /// The part of a locked row that decides; `None` where there is no such row, or it is held.
-    async fn head(
-        &self,
-        session: &mut Session,
-        locked: &Locked,
-        id: &IntentId,
-    ) -> Result<Option<Head>, Failure> {
-        match locked.rows.get(id).map(row::head).transpose() {
-            Ok(head) => Ok(head),
-            Err(trouble) => {
-                session.roll_back().await;
-                Err(self.unreadable(trouble))
-            }
-        }
-    }
 }
 
 /// Those without an answer found their row held, and come again.
-fn tell<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<A>>) {
+fn tell<Q, A>(asks: &mut [Ask<Q, A>], answers: Vec<Option<Result<A, StoreError>>>) {
     for (ask, answer) in asks.iter_mut().zip(answers) {
         ask.answer = answer;
     }

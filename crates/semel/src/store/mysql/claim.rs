@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::error::Trouble;
 use super::literal::{self, Template, template};
 use super::lock::Locked;
 use super::row;
@@ -14,8 +15,9 @@ use crate::intent::state::{Answer, State, Step, step};
 use crate::store::coalesce::Failure;
 use crate::store::codes;
 use crate::store::command::Ask;
+use crate::store::held::{about_now, held};
 use crate::store::record::on_claim;
-use crate::store::{Claim, Claimed, Fate, Record};
+use crate::store::{Claim, Claimed, ErrorKind, Fate, Record, StoreError};
 
 static CLAIM: Template = template!("sql/claim.sql");
 static RECLAIM: Template = template!("sql/reclaim.sql");
@@ -42,14 +44,24 @@ impl Server {
     ) -> Result<(), Failure> {
         let again = self.claim_new(session, asks).await?;
         if !again.is_empty() {
-            let answered = again.len() < asks.len();
-            self.take_over(session, asks, &again).await.map_err(|failure| Failure {
-                // Others of this batch have committed: only asking again tells who.
-                fate: if answered { Fate::InDoubt } else { failure.fate },
-                ..failure
-            })?;
+            self.take_over_each(session, asks, &again).await;
         }
         self.peek(session, asks).await
+    }
+
+    /// The others of this batch have committed, so whatever fails here is told to those it is about. One bad one
+    /// fails alone: where nothing was applied, each is tried by itself.
+    async fn take_over_each(&self, session: &mut Session, asks: &mut [ClaimAsk], again: &[usize]) {
+        let Err(failure) = self.take_over(session, asks, again).await else { return };
+        if failure.of_one && failure.fate == Fate::NotApplied && again.len() > 1 {
+            for n in again {
+                if let Err(failure) = self.take_over(session, asks, &[*n]).await {
+                    refuse(&mut asks[*n], &failure);
+                }
+            }
+            return;
+        }
+        again.iter().for_each(|n| refuse(&mut asks[*n], &failure));
     }
 
     /// Inserts what is new and answers what is decided by the rows that are there. Returns those that may
@@ -71,9 +83,12 @@ impl Server {
             session.roll_back().await;
             if failed.trouble.is_lock() {
                 // Whoever is alone comes again, and sees who was in the way: unless it was waited for twice,
-                // and is nobody's row but the gap between two.
-                let waited = begun.elapsed() >= MEETING;
-                if asks.len() == 1 && !(waited && asks[0].tries > 0) {
+                // and is nobody's row but the gap between two. Whoever locked that may be at it.
+                if let [ask] = &mut *asks {
+                    if begun.elapsed() >= MEETING && ask.tries > 0 {
+                        let now = self.now(session).await.unwrap_or_else(|_| about_now());
+                        ask.answer = Some(Ok(held(&ask.request, now)));
+                    }
                     return Ok(Vec::new());
                 }
                 // Lost a race since the look. The next look sees the winner, unless it was long in coming.
@@ -88,7 +103,8 @@ impl Server {
         let rows = brought.into_iter().next_back().map(|brought| brought.rows).unwrap_or_default();
         let mut found = HashMap::with_capacity(rows.len());
         for row in rows {
-            found.insert(row::record_id(&row).map_err(|trouble| self.unreadable(trouble))?, row);
+            let id = row::record_id(&row).map_err(|trouble| trouble.failure(&self.name, Fate::InDoubt))?;
+            found.insert(id, row);
         }
         let mut again = Vec::new();
         // The number each id had in the packet, which is its place among the epochs.
@@ -104,15 +120,24 @@ impl Server {
                 let record = row::record(row, claim.intent.clone())?;
                 Ok((record, row::now(row)?, row::first_epoch(row)?))
             };
-            let (record, now, base) = read().map_err(|trouble| self.unreadable(trouble))?;
+            let (record, now, base) = match read() {
+                Ok(read) => read,
+                Err(trouble) => {
+                    // Committed already. What has another owner was there before; the rest may be this claim's.
+                    let others = row::owner(row).is_ok_and(|owner| owner != claim.owner);
+                    let fate = if others { Fate::NotApplied } else { Fate::InDoubt };
+                    ask.answer = Some(Err(self.explain(&trouble, fate)));
+                    continue;
+                }
+            };
             let mine = base.map(|base| Epoch(base.0 + k));
             if first && mine == Some(record.head.epoch) && record.head.owner == claim.owner {
-                ask.answer = Some(Claimed::Run(record.ticket(false)));
+                ask.answer = Some(Ok(Claimed::Run(record.ticket(false))));
                 continue;
             }
             match on_claim(step, Some(&record), claim, Epoch(0), now) {
                 (_, Some(_)) => again.push(n),
-                (step, None) => ask.answer = Some(answer(&step, record, now)),
+                (step, None) => ask.answer = Some(Ok(answer(&step, record, now))),
             }
         }
         Ok(again)
@@ -176,8 +201,8 @@ impl Server {
                 (None, Some(row)) => match row::record(row, claim.intent.clone()) {
                     Ok(record) => record,
                     Err(trouble) => {
-                        session.roll_back().await;
-                        return Err(self.unreadable(trouble));
+                        answers.push((*n, Err(self.unreadable(&trouble))));
+                        continue;
                     }
                 },
                 // Held, or gone: it comes again.
@@ -187,10 +212,10 @@ impl Server {
             let (step, after) = on_claim(step, Some(&before), claim, fresh, now);
             answers.push((
                 *n,
-                match &after {
+                Ok(match &after {
                     Some(record) => Claimed::Run(record.ticket(step.other_recipe)),
                     None => answer(&step, before.clone(), now),
-                },
+                }),
             ));
             statements.extend(after.as_ref().map(reclaim));
             records.insert(id, after.unwrap_or(before));
@@ -216,15 +241,22 @@ impl Server {
             if record.head.owner != ask.request.owner {
                 record.head.state = State::InProgress;
                 record.outcome = None;
-                ask.answer = Some(Claimed::InFlight(record.existing(now, false)));
+                ask.answer = Some(Ok(Claimed::InFlight(record.existing(now, false))));
             }
         }
         Ok(())
     }
 
-    /// A row of ours that cannot be read concerns one request; whatever else the packet did is found again.
-    pub(super) fn unreadable(&self, trouble: super::error::Trouble) -> Failure {
-        trouble.failure(&self.name, Fate::NotApplied)
+    /// A row that is locked and cannot be read concerns one request, and nothing is written into it.
+    pub(super) fn unreadable(&self, trouble: &Trouble) -> StoreError {
+        self.explain(trouble, Fate::NotApplied)
+    }
+}
+
+/// Tells one why it was not taken over. One that only met a lock has no answer yet, and comes again.
+fn refuse(ask: &mut ClaimAsk, failure: &Failure) {
+    if failure.kind != ErrorKind::Busy || failure.fate != Fate::NotApplied {
+        ask.answer = Some(Err(failure.error()));
     }
 }
 

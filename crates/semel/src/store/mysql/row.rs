@@ -75,13 +75,17 @@ pub(super) fn record_id(row: &MySqlRow) -> Result<IntentId, Trouble> {
     id(row, ID)
 }
 
+pub(super) fn owner(row: &MySqlRow) -> Result<Owner, Trouble> {
+    Ok(Owner::from_bytes(fixed(row, OWNER)?))
+}
+
 pub(super) fn head(row: &MySqlRow) -> Result<Head, Trouble> {
     let recipe: i64 = row.try_get(RECIPE)?;
     Ok(Head {
         state: state_of(row.try_get(STATE)?).map_err(|why| unreadable("state", why))?,
         effect: effect_of(row.try_get(EFFECT)?).map_err(|why| unreadable("effect", why))?,
         fingerprint: Fingerprint::from_parts(fixed(row, FINGERPRINT)?, recipe.cast_unsigned()),
-        owner: Owner::from_bytes(fixed(row, OWNER)?),
+        owner: owner(row)?,
         epoch: Epoch(unsigned(row, EPOCH)?),
         lease_until: StoreTime(unsigned(row, LEASE_UNTIL)?),
         expires_at: match row.try_get::<Option<i64>, _>(EXPIRES_AT)? {

@@ -1,7 +1,7 @@
 //! A connection: how it is made, what is asked of the server first, and how statements travel on it.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +48,15 @@ impl Connections {
 
     /// A connection to a server that takes writes, and what it said of itself.
     pub(super) async fn session(&self) -> Result<(Session, Probe), Trouble> {
+        let patience = self.options.connect_timeout;
+        let late = |_| {
+            Trouble::TimedOut(format!("PostgreSQL did not answer within {patience:?}; check that it runs"))
+        };
+        tokio::time::timeout(patience, self.set_up()).await.map_err(late)?
+    }
+
+    /// All that is said to the server first. Others may wait for this one, so nothing of it is without a bound.
+    async fn set_up(&self) -> Result<(Session, Probe), Trouble> {
         let (session, mut probe) = self.any_session().await?;
         if probe.in_recovery || probe.read_only {
             return Err(Trouble::ReadOnly);
@@ -60,16 +69,8 @@ impl Connections {
     }
 
     async fn any_session(&self) -> Result<(Session, Probe), Trouble> {
-        let patience = self.options.connect_timeout;
-        let connecting = async {
-            let session = self.connect().await?;
-            let probe = Probe::ask(&session.client).await?;
-            Ok::<_, Trouble>((session, probe))
-        };
-        let late = || {
-            Trouble::TimedOut(format!("PostgreSQL did not answer within {patience:?}; check that it runs"))
-        };
-        let (mut session, probe) = tokio::time::timeout(patience, connecting).await.map_err(|_| late())??;
+        let mut session = self.connect().await?;
+        let probe = Probe::ask(&session.client).await?;
         // The settings we asked for are there, or somebody in between dropped them.
         if !probe.settings_arrived {
             session.path = Path::Pooled;
@@ -105,6 +106,7 @@ impl Connections {
             path: Path::Direct,
             prepares: true,
             patience: self.options.statement_timeout + GRACE,
+            spent: AtomicBool::new(false),
             prepared: Mutex::default(),
             task: Task(Some(task)),
         })
@@ -168,13 +170,15 @@ pub(super) struct Session {
     pub(super) path: Path,
     prepares: bool,
     patience: Duration,
+    /// It is open still, and of no use: what is under way on it never ended.
+    spent: AtomicBool,
     prepared: Mutex<HashMap<&'static str, Statement>>,
     task: Task,
 }
 
 impl Session {
     pub(super) fn is_open(&self) -> bool {
-        !self.client.is_closed()
+        !self.client.is_closed() && !self.spent.load(Ordering::Relaxed)
     }
 
     /// Ends the connection in order: the server hears of it.
@@ -195,7 +199,12 @@ impl Session {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
             Trouble::TimedOut(message)
         };
-        tokio::time::timeout(self.patience, self.send(sql, values)).await.map_err(late)?
+        let sent = tokio::time::timeout(self.patience, self.send(sql, values)).await;
+        let answered = sent.map_err(late).and_then(|answered| answered);
+        if answered.as_ref().is_err_and(Trouble::loses_connection) {
+            self.spent.store(true, Ordering::Relaxed);
+        }
+        answered
     }
 
     async fn send(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {

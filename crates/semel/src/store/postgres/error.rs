@@ -20,6 +20,8 @@ pub(super) enum Trouble {
     Refused(String),
     /// The server did not answer in time; the request may still be under way.
     TimedOut(String),
+    /// It could not be reached a moment ago, and was not tried again. This is what was said then.
+    Outage(Failure),
 }
 
 impl From<tokio_postgres::Error> for Trouble {
@@ -46,7 +48,7 @@ impl Trouble {
 
     /// The class of an SQLSTATE: its first two characters.
     fn class(&self) -> &str {
-        self.state().map_or("", |state| &state.code()[..2])
+        self.state().map_or("", |state| class(state.code()))
     }
 
     /// Whether the connection is of no use any more. The server ends it with errors of class 57P; without an
@@ -58,7 +60,7 @@ impl Trouble {
                 error.code().is_none_or(|state| ends_connection(state.code()) || state.code() == "25006")
             }
             Self::TimedOut(_) | Self::ReadOnly => true,
-            Self::Unreadable(_) | Self::Refused(_) => false,
+            Self::Unreadable(_) | Self::Refused(_) | Self::Outage(_) => false,
         }
     }
 
@@ -78,7 +80,7 @@ impl Trouble {
     /// Not so where it ends the session: that may come after the commit.
     fn fate(&self) -> Fate {
         match self {
-            Self::Refused(_) | Self::Before(_) | Self::ReadOnly => Fate::NotApplied,
+            Self::Refused(_) | Self::Before(_) | Self::ReadOnly | Self::Outage(_) => Fate::NotApplied,
             // The rows were read; whether the statement also wrote is not asked here.
             Self::Unreadable(_) | Self::TimedOut(_) => Fate::InDoubt,
             Self::Postgres(error) if error.code().is_none_or(|state| ends_connection(state.code())) => {
@@ -113,6 +115,7 @@ impl Trouble {
             Self::TimedOut(what) => (ErrorKind::Unavailable, what.clone()),
             Self::ReadOnly => (ErrorKind::Unavailable, READ_ONLY.to_owned()),
             Self::Postgres(error) | Self::Before(error) => told(error),
+            Self::Outage(failure) => return Failure { fate, ..failure.clone() },
         };
         let source = match self {
             Self::Postgres(error) | Self::Before(error) => Some(in_words(error)),
@@ -120,6 +123,11 @@ impl Trouble {
         };
         Failure { kind, fate, message, source, lost: self.loses_connection(), of_one: self.may_be_of_one() }
     }
+}
+
+/// The class of an SQLSTATE. What sits in between may send anything, also less than two characters.
+fn class(state: &str) -> &str {
+    state.get(..2).unwrap_or_default()
 }
 
 /// Whether an SQLSTATE says that the connection ended, or that nobody knows how the statement did. Class 08 comes
@@ -194,7 +202,7 @@ fn told(error: &tokio_postgres::Error) -> (ErrorKind, String) {
             ErrorKind::Misconfigured,
             "something with the name of one of semel's tables is there already; name another schema with ?schema=",
         ),
-        _ => match &code[..2] {
+        _ => match class(code) {
             "28" => (ErrorKind::Misconfigured, "PostgreSQL refuses this user or password; correct the URL"),
             "08" | "57" | "53" | "40" => (ErrorKind::Unavailable, "PostgreSQL is not ready; retry"),
             "54" => (ErrorKind::TooLarge, "the record is larger than PostgreSQL takes"),

@@ -10,14 +10,15 @@ use super::error::Trouble;
 use super::lock;
 use super::row::{self, column, time, unsigned};
 use super::statement::{CLAIM, DECIDE, FINISH, OPERATIONS, RECORD, RENEW, Sql};
-use crate::intent::identity::{Epoch, IntentId, Owner};
-use crate::intent::policy::{Effect, Retention, StoreTime};
-use crate::intent::state::{Answer, Change, Head, State, step};
+use crate::intent::identity::{Epoch, IntentId};
+use crate::intent::policy::Retention;
+use crate::intent::state::{Answer, Change, State, step};
 use crate::store::coalesce::{Executor, Failure};
 use crate::store::codes::{decision_text, effect_code, number, recipe_code, state_code};
 use crate::store::command::{Ask, Finishing};
+use crate::store::held::held;
 use crate::store::record::{on_claim, on_decide};
-use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Record, Renewed, Ticket};
+use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Renewed, Ticket};
 
 /// Names of operations that are known to be in their table.
 const OPERATIONS_MAX: usize = 10_000;
@@ -26,8 +27,6 @@ const OUTCOME_BYTES_MAX: i32 = 64 << 10;
 /// How often a claim finds its key held by a transaction before it is told so. Another batch holds one for a
 /// commit's length, a user's transaction as long as the user likes; about 20 ms tell them apart.
 const HELD_TRIES_MAX: u32 = 5;
-/// How long somebody who ran into a user's transaction is advised to wait, in ms.
-const HELD_LEASE_MS: u64 = 1_000;
 
 /// The statements, so that a test can plant a bug in one.
 #[derive(Clone, Copy)]
@@ -115,41 +114,25 @@ impl Batches {
                 )
                 .await?
         };
+        // The statement has committed: what goes wrong from here on is about one claim.
+        let mut broken: Option<Failure> = None;
         for row in &rows {
-            self.answer_claim(session, asks, row).await?;
-        }
-        Ok(())
-    }
-
-    async fn answer_claim(
-        &self,
-        session: &Session,
-        asks: &mut [Ask<Claim, Claimed>],
-        row: &Row,
-    ) -> Result<(), Trouble> {
-        let part: i32 = column(row, "part")?;
-        let Some(ask) = asked(asks, row)? else { return Ok(()) };
-        let claim = &ask.request;
-        ask.answer = match part {
-            0 if column(row, "flag")? => {
-                // Too large to come along. It may have changed meanwhile: decided on what is there now.
-                match session.query(&RECORD, &[&&claim.intent.id().as_bytes()[..]]).await?.first() {
-                    Some(row) => decided(claim, row)?,
-                    None => None,
+            let (part, flag): (i32, bool) = (column(row, "part")?, column(row, "flag")?);
+            let Some(ask) = asked(asks, row)? else { continue };
+            let answer = match (part, &broken) {
+                (0, Some(failure)) if flag => Err(failure.clone()),
+                (0, None) if flag => {
+                    let fetched = fetched(session, &ask.request).await;
+                    fetched.map_err(|trouble| trouble.failure_with(Fate::NotApplied))
                 }
-            }
-            0 => decided(claim, row)?,
-            1 => Some(Claimed::Run(Ticket {
-                id: claim.intent.id(),
-                owner: claim.owner,
-                epoch: Epoch(unsigned(row, "epoch")?),
-                attempt: column::<i32>(row, "attempts")?.unsigned_abs(),
-                lease_until: time(row, "lease_until")?,
-                other_recipe: column(row, "flag")?,
-            })),
-            _ if ask.tries >= HELD_TRIES_MAX => Some(held(claim, time(row, "now")?)),
-            _ => None,
-        };
+                // What is written is its owner's, whatever cannot be read of it. Only that part writes.
+                _ => answered(ask, part, row).map_err(|trouble| {
+                    trouble.failure_with(if part == 1 { Fate::Applied } else { Fate::NotApplied })
+                }),
+            };
+            broken = answer.as_ref().err().filter(|failure| failure.lost).cloned().or(broken);
+            ask.answer = answer.map_err(|failure| failure.error()).transpose();
+        }
         Ok(())
     }
 
@@ -183,10 +166,10 @@ impl Batches {
         }
         for (ask, answer) in asks.iter_mut().zip(answers) {
             ask.answer = match answer {
-                Some(0) => Some(Finished::Recorded),
-                Some(1) => Some(Finished::Already),
+                Some(0) => Some(Ok(Finished::Recorded)),
+                Some(1) => Some(Ok(Finished::Already)),
                 Some(3) => None,
-                _ => Some(Finished::Stale),
+                _ => Some(Ok(Finished::Stale)),
             };
         }
         Ok(())
@@ -212,14 +195,18 @@ impl Batches {
                 .await?
         };
         for ask in &mut *asks {
-            ask.answer = Some(Renewed::Stale);
+            ask.answer = Some(Ok(Renewed::Stale));
         }
         for row in &rows {
             let at = place(asks, column(row, "id")?, |(ticket, _)| &ticket.id);
             let Some(ask) = at.and_then(|at| asks.get_mut(at)) else { continue };
             ask.answer = match column(row, "again")? {
                 true => None,
-                false => Some(Renewed::Until(time(row, "lease_until")?)),
+                false => Some(
+                    time(row, "lease_until")
+                        .map(Renewed::Until)
+                        .map_err(|trouble| trouble.failure_with(Fate::Applied).error()),
+                ),
             };
         }
         Ok(())
@@ -231,12 +218,14 @@ impl Batches {
         session: &Session,
         id: &IntentId,
         decide: &Decide,
-    ) -> Result<Option<Decided>, Trouble> {
+    ) -> Result<Option<Decided>, Failure> {
         let id = &id.as_bytes()[..];
-        let rows = session.query(&RECORD, &[&id]).await?;
-        let Some(row) = rows.first() else { return Ok(Some(Decided::Stale)) };
-        let now = time(row, "now")?;
-        let mut record = row::full_record(row)?;
+        let read = async {
+            let rows = session.query(&RECORD, &[&id]).await?;
+            rows.first().map(|row| Ok((row::full_record(row)?, time(row, "now")?))).transpose()
+        };
+        let read = read.await.map_err(|trouble: Trouble| trouble.failure_with(Fate::NotApplied))?;
+        let Some((mut record, now)) = read else { return Ok(Some(Decided::Stale)) };
         let read = record.head;
         // The epoch it gets is the server's to give.
         let step = on_decide(step, &mut record, decide, Epoch(0), now);
@@ -263,8 +252,10 @@ impl Batches {
                     &outcome,
                 ],
             )
-            .await?;
-        let answer: i32 = rows.first().map_or(Ok(0), |row| column(row, "answer"))?;
+            .await
+            .map_err(|trouble| trouble.failure())?;
+        let answer = rows.first().map_or(Ok(0), |row| column::<i32>(row, "answer"));
+        let answer = answer.map_err(|trouble| trouble.failure())?;
         Ok((answer == 1).then_some(Decided::Recorded))
     }
 }
@@ -314,7 +305,7 @@ impl Executor for Batches {
     ) -> Result<(), Failure> {
         for ask in asks {
             let (id, decide) = &ask.request;
-            ask.answer = self.decide(lane, id, decide).await.map_err(|trouble| trouble.failure())?;
+            ask.answer = self.decide(lane, id, decide).await?.map(Ok);
         }
         Ok(())
     }
@@ -357,6 +348,31 @@ fn asked<'a>(
     Ok(at.and_then(|at| asks.get_mut(at)))
 }
 
+/// What a claim is told by a row of the statement's. `None`: it is asked again.
+fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Claimed>, Trouble> {
+    let claim = &ask.request;
+    Ok(match part {
+        0 => decided(claim, row)?,
+        1 => Some(Claimed::Run(Ticket {
+            id: claim.intent.id(),
+            owner: claim.owner,
+            epoch: Epoch(unsigned(row, "epoch")?),
+            attempt: column::<i32>(row, "attempts")?.unsigned_abs(),
+            lease_until: time(row, "lease_until")?,
+            other_recipe: column(row, "flag")?,
+        })),
+        _ if ask.tries >= HELD_TRIES_MAX => Some(held(claim, time(row, "now")?)),
+        _ => None,
+    })
+}
+
+/// The same where the outcome is too large to come along. It may have changed meanwhile: decided on what is there
+/// now.
+async fn fetched(session: &Session, claim: &Claim) -> Result<Option<Claimed>, Trouble> {
+    let rows = session.query(&RECORD, &[&&claim.intent.id().as_bytes()[..]]).await?;
+    rows.first().map_or(Ok(None), |row| decided(claim, row))
+}
+
 /// What a claim is told that ran into this row. `None` when it may be taken over after all: asked again.
 fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, Trouble> {
     let now = time(row, "now")?;
@@ -372,28 +388,4 @@ fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, Trouble> {
         Answer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
         _ => Claimed::Mismatch,
     }))
-}
-
-/// What a claim is told whose key a user's transaction holds. That transaction's record cannot be seen before
-/// it commits; this much is known of it.
-fn held(claim: &Claim, now: StoreTime) -> Claimed {
-    let head = Head {
-        state: State::InProgress,
-        effect: Effect::Atomic,
-        fingerprint: claim.fingerprint,
-        owner: Owner::NOBODY,
-        epoch: Epoch(0),
-        lease_until: now.plus_ms(HELD_LEASE_MS),
-        expires_at: None,
-    };
-    let record = Record {
-        intent: claim.intent.clone(),
-        head,
-        attempts: 1,
-        created_at: now,
-        changed_at: now,
-        outcome: None,
-        decision: None,
-    };
-    Claimed::InFlight(record.existing(now, false))
 }

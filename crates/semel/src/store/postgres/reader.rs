@@ -17,6 +17,7 @@ use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
 use crate::store::codes::{number, state_code};
+use crate::store::outage::Outage;
 use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.
@@ -35,11 +36,12 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(25);
 pub(super) struct Reader {
     connections: Arc<Connections>,
     session: Mutex<Option<Arc<Session>>>,
+    outage: Outage,
 }
 
 impl Reader {
     pub(super) fn new(connections: Arc<Connections>) -> Self {
-        Self { connections, session: Mutex::new(None) }
+        Self { connections, session: Mutex::new(None), outage: Outage::default() }
     }
 
     async fn session(&self) -> Result<Arc<Session>, Trouble> {
@@ -47,7 +49,14 @@ impl Reader {
         if let Some(session) = kept.as_ref().filter(|session| session.is_open()) {
             return Ok(Arc::clone(session));
         }
-        let session = Arc::new(self.connections.session().await?.0);
+        // Whoever waited for the one who tried need not try too.
+        if let Some(failure) = self.outage.told() {
+            return Err(Trouble::Outage(failure));
+        }
+        let connected = self.connections.session().await;
+        let connected = connected.map_err(|trouble| Trouble::Outage(self.outage.goes_on(trouble.failure())));
+        let session = Arc::new(connected?.0);
+        self.outage.is_over();
         *kept = Some(Arc::clone(&session));
         Ok(session)
     }

@@ -91,19 +91,19 @@ impl<'a> Transaction<'a> {
         let wrote_before = std::mem::take(&mut self.wrote);
         let id = match command {
             Command::Claim(ask) => {
-                ask.answer = Some(self.claim(&ask.request)?);
+                ask.answer = Some(Ok(self.claim(&ask.request)?));
                 ask.request.intent.id()
             }
             Command::Renew(ask) => {
-                ask.answer = Some(self.renew(&ask.request.0, ask.request.1)?);
+                ask.answer = Some(Ok(self.renew(&ask.request.0, ask.request.1)?));
                 ask.request.0.id
             }
             Command::Finish(ask) => {
-                ask.answer = Some(self.finish(&ask.request)?);
+                ask.answer = Some(Ok(self.finish(&ask.request)?));
                 ask.request.ticket.id
             }
             Command::Decide(ask) => {
-                ask.answer = Some(self.decide(&ask.request.0, &ask.request.1)?);
+                ask.answer = Some(Ok(self.decide(&ask.request.0, &ask.request.1)?));
                 ask.request.0
             }
         };

@@ -46,7 +46,7 @@ looked AS MATERIALIZED (
 ),
 -- A key that somebody's open transaction holds is not waited for.
 wanted AS MATERIALIZED (
-    SELECT looked.n, looked.way, pg_try_advisory_xact_lock(looked.lock) AS got
+    SELECT looked.n, looked.id, looked.way, pg_try_advisory_xact_lock(looked.lock) AS got
     FROM looked
     WHERE looked.way > 0 AND looked.first
 ),
@@ -133,4 +133,9 @@ UNION ALL
 SELECT
     2, n, NULL, now, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false
 FROM looked
-WHERE n IN (SELECT wanted.n FROM wanted WHERE NOT wanted.got)
+-- All who ask for such a key, not the first alone.
+WHERE way > 0 AND id IN (
+    SELECT wanted.id
+    FROM wanted
+    WHERE NOT wanted.got OR (wanted.way > 1 AND wanted.n NOT IN (SELECT free.n FROM free))
+)

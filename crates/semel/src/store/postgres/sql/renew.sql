@@ -1,8 +1,9 @@
 -- Leases, many at once.
 --   $1 ids, sorted   $2 owners   $3 epochs   $4 leases in ms
 --
--- Answers: the end of the lease; NULL with again = false is a lost claim, with again = true somebody's
--- transaction holds the row. A lapsed lease is not brought back to life.
+-- Answers: the end of the lease; NULL with again = true: somebody's transaction holds the row, or it changed
+-- after the snapshot was taken (another renewal of the same owner does that), so it is asked again. No answer is
+-- a lost claim. A lapsed lease is not brought back to life.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
@@ -38,7 +39,7 @@ SELECT id, lease_until, false AS again FROM done
 UNION ALL
 SELECT asked.id, NULL, true
 FROM asked
-WHERE asked.n NOT IN (SELECT n FROM locked)
+WHERE asked.id NOT IN (SELECT id FROM done)
   AND EXISTS (
       SELECT FROM semel_intent, clock
       WHERE semel_intent.id = asked.id AND semel_intent.owner = asked.owner
