@@ -12,6 +12,7 @@ mod isolation;
 mod ledger;
 mod ledger_mysql;
 mod mysql;
+mod mysql_locks;
 mod once;
 mod phases;
 mod phases_mysql;

@@ -26,14 +26,19 @@ pub struct World {
     pub pool: MySqlPool,
     server: String,
     name: String,
-    _lease: Lease,
+    _lease: Option<Lease>,
 }
 
 impl World {
     pub async fn new() -> Option<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let lease = require(Service::Mariadb)?;
         let server = lease.url().to_owned();
+        Some(Self { _lease: Some(lease), ..Self::on(server).await })
+    }
+
+    /// On a server that somebody has alone.
+    pub async fn on(server: String) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tx_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let root = MySqlPool::connect(&server).await.unwrap();
         root.execute(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name}"))).await.unwrap();
@@ -46,7 +51,7 @@ impl World {
                         CREATE TABLE account (id BIGINT PRIMARY KEY, cents BIGINT); \
                         INSERT INTO account VALUES (7, 0), (8, 0)";
         pool.execute(business).await.unwrap();
-        Some(Self { url, pool, server, name, _lease: lease })
+        Self { url, pool, server, name, _lease: None }
     }
 
     pub async fn begin(&self) -> Transaction<'static, MySql> {
@@ -79,7 +84,7 @@ impl World {
 }
 
 /// Every test has a database of its own, and its tasks run on several threads.
-fn intent(key: &str) -> Intent {
+pub fn intent(key: &str) -> Intent {
     let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
     Intent::new(scope, operation, Key::new(key).unwrap())
 }
@@ -447,7 +452,7 @@ async fn a_claim_outside_of_a_transaction_keeps_one_inside_out_and_its_outcome_i
     world.end().await;
 }
 
-fn claim_of(key: &str) -> Claim {
+pub fn claim_of(key: &str) -> Claim {
     Claim {
         intent: intent(key),
         fingerprint: asked(1),

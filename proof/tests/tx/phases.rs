@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use semel::store::Store;
+use semel::intent::state::Ruling;
 use semel::store::postgres::PostgresStore;
+use semel::store::protect::{Keys, Protection, SealKey};
+use semel::store::{Decide, Decided, Store};
 use semel::tx::{PhaseRun, Phases, Started, TxError, TxReply};
-use semel::{Effect, State};
+use semel::{Effect, Outcome, Retention, State, Verdict};
 use sqlx::{PgConnection, PgPool};
 
 use crate::world::{World, asked, book, intent};
@@ -245,6 +247,92 @@ async fn many_processes_at_once_run_each_phase_once() {
     assert_eq!(world.count("SELECT count(*) FROM payment").await, 32 * 3);
     assert_eq!(world.count("SELECT count(DISTINCT name) FROM payment").await, 32 * 3);
     assert_eq!(world.count("SELECT count(*) FROM semel_phase").await, 0);
+    pool.close().await;
+    world.end().await;
+}
+
+/// An operation that nobody went on with, decided by a person and forgotten after that.
+#[tokio::test]
+async fn a_sweep_takes_along_what_phases_left_behind() {
+    let Some(world) = World::new().await else { return };
+    let (pool, store) = (world.pool(4).await, PostgresStore::open(&world.url()).await.unwrap());
+    let mut live = running(&pool, &phases("live")).await;
+    phase(&pool, &mut live, "reserve").await.unwrap();
+    for key in ["a", "b"] {
+        let mut run = running(&pool, &phases(key).lease(SHORT)).await;
+        phase(&pool, &mut run, "reserve").await.unwrap();
+        phase(&pool, &mut run, "charge").await.unwrap();
+    }
+    tokio::time::sleep(SHORT * 2).await;
+    for (key, retention) in [("a", Retention::Ms(0)), ("b", Retention::DAY)] {
+        let seen = store.get(intent(key).id()).await.unwrap().unwrap().head.epoch;
+        let decide = Decide {
+            seen,
+            ruling: Ruling::Applied(Verdict::Completed),
+            outcome: Some(Outcome::new(200, "7")),
+            retention,
+            by: "kim".to_owned(),
+            why: "looked it up".to_owned(),
+        };
+        let decided = store.decide(intent(key).id(), decide).await.unwrap();
+        assert!(matches!(decided, Decided::Recorded), "{decided:?}");
+    }
+    let left = async |key: &str| {
+        let id: String = intent(key).id().to_string();
+        world.count(&format!("SELECT COUNT(*) FROM semel_phase WHERE encode(id, 'hex') = '{id}'")).await
+    };
+    assert!(left("a").await > 0 && left("b").await > 0);
+    assert_eq!(store.sweep(100).await.unwrap(), 1);
+    assert_eq!(left("a").await, 0, "its record is gone");
+    assert!(left("b").await > 0, "its record is not");
+    assert!(left("live").await > 0);
+    phase(&pool, &mut live, "charge").await.unwrap();
+    phase(&pool, &mut live, "confirm").await.unwrap();
+    // The same key anew: nothing of the old run is found.
+    assert_eq!(running(&pool, &phases("a")).await.next(), "reserve");
+    pool.close().await;
+    store.close().await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn results_are_stored_sealed_and_nobody_without_the_key_takes_over() {
+    let Some(world) = World::new().await else { return };
+    let pool = world.pool(4).await;
+    let keys = |id: &str, byte: u8| Keys::new(SealKey::new(id, [byte; 32]).unwrap());
+    let sealed = |id: &str, byte| phases("a").lease(SHORT).protect(Protection::none().seal(keys(id, byte)));
+    let work = async |_: &mut PgConnection| Ok::<_, sqlx::Error>("Jane Doe".to_owned());
+    let mut run = running(&pool, &sealed("k", 7)).await;
+    let mut tx = pool.begin().await.unwrap();
+    run.phase_tx(&mut tx, "reserve", work).await.unwrap();
+    tx.commit().await.unwrap();
+    let readable = "SELECT COUNT(*) FROM semel_phase WHERE position('Jane Doe'::bytea IN outcome) > 0";
+    assert_eq!(world.count(readable).await, 0);
+    tokio::time::sleep(SHORT * 2).await;
+    for wrong in [sealed("k", 8), sealed("other", 7), phases("a")] {
+        let refused = start(&pool, &wrong).await.unwrap_err();
+        assert!(refused.to_string().contains("cannot be read") && !refused.may_retry(), "{refused}");
+    }
+    let mut run = running(&pool, &sealed("k", 7)).await;
+    assert_eq!(run.next(), "charge");
+    assert_eq!(run.recall::<String>("reserve").unwrap().as_deref(), Some("Jane Doe"));
+    for name in NAMES {
+        let mut tx = pool.begin().await.unwrap();
+        let done = run.phase_tx(&mut tx, name, work).await.unwrap();
+        assert_eq!((done.value.as_str(), done.replayed), ("Jane Doe", name == "reserve"));
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(
+        world
+            .count("SELECT COUNT(*) FROM semel_intent WHERE position('Jane Doe'::bytea IN outcome) > 0")
+            .await,
+        0
+    );
+    let mut tx = pool.begin().await.unwrap();
+    let ended = sealed("k", 7).start_tx::<_, String>(&mut tx).await.unwrap();
+    assert!(matches!(ended, Started::Replay(value) if value == "Jane Doe"));
+    tx.rollback().await.unwrap();
+    assert!(start(&pool, &phases("a")).await.unwrap_err().to_string().contains("cannot be read"));
     pool.close().await;
     world.end().await;
 }

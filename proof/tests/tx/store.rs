@@ -193,3 +193,26 @@ async fn an_outcome_that_came_while_a_transaction_took_over_stands() {
     store.close().await;
     world.end().await;
 }
+
+/// Locks are the database's: two schemas with the same intent wait for each other, and that is all.
+#[tokio::test]
+async fn the_same_intent_in_two_schemas_waits_and_happens_in_both() {
+    let (Some(one), Some(two)) = (World::new().await, World::new().await) else { return };
+    let (first, second) = (one.pool(2).await, two.pool(2).await);
+    let mut open = first.begin().await.unwrap();
+    once_tx(&mut open, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
+    let mut tx = second.begin().await.unwrap();
+    let at_once = Once::new(&intent("a"), asked(1)).wait(Duration::ZERO);
+    let met = at_once.run_tx(&mut tx, async |tx| book(tx, "a", 1).await).await;
+    assert!(matches!(met, Err(TxError::InFlight { .. })), "{met:?}");
+    open.commit().await.unwrap();
+    // Not the other schema's answer: this one has none yet.
+    let paid = once_tx(&mut tx, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
+    assert!(!paid.replayed);
+    tx.commit().await.unwrap();
+    assert_eq!((one.payments("a").await, two.payments("a").await), (1, 1));
+    first.close().await;
+    second.close().await;
+    one.end().await;
+    two.end().await;
+}

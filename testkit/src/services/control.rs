@@ -3,7 +3,7 @@
 use super::access::{absent, enter, find};
 use super::catalogue::Service;
 use super::error::{Error, Result};
-use super::instance::{State, up};
+use super::instance::{State, up, up_with};
 use super::lock::{Lock, Mode};
 
 /// A server that a test has alone and may therefore kill, pause and start.
@@ -14,6 +14,8 @@ use super::lock::{Lock, Mode};
 pub struct Alone {
     service: Service,
     url: String,
+    /// It runs with options others do not expect.
+    changed: bool,
     _lock: Lock,
 }
 
@@ -25,7 +27,12 @@ pub struct Alone {
 #[must_use]
 pub fn alone(service: Service) -> Option<Alone> {
     let lock = enter(service, Mode::Exclusive)?;
-    Some(Alone { service, url: find(service).unwrap_or_else(|| absent(service)), _lock: lock })
+    Some(Alone {
+        service,
+        url: find(service).unwrap_or_else(|| absent(service)),
+        changed: false,
+        _lock: lock,
+    })
 }
 
 impl Alone {
@@ -70,6 +77,14 @@ impl Alone {
         self.start()
     }
 
+    /// Kills the server and starts it again with options of its own, which it has until the next start.
+    pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
+        self.kill()?;
+        self.changed = true;
+        up_with(self.service, options)?;
+        self.start()
+    }
+
     fn ours(&self) -> Result<State> {
         match self.service.given() {
             None => Ok(State::load(self.service)),
@@ -84,6 +99,11 @@ impl Alone {
 
 impl Drop for Alone {
     fn drop(&mut self) {
+        if self.changed
+            && let Err(error) = self.kill()
+        {
+            eprintln!("could not stop the server after a test: {error}");
+        }
         if self.service.given().is_none()
             && let Err(error) = up(self.service)
         {

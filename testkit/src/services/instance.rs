@@ -134,13 +134,18 @@ fn guard(service: Service) -> Result<Lock> {
 
 /// Starts a server unless it runs, and waits until it serves.
 pub fn up(service: Service) -> Result<Up> {
+    up_with(service, &[])
+}
+
+/// The same; if it has to be started, each of its processes gets these options, too.
+pub(super) fn up_with(service: Service, options: &[&str]) -> Result<Up> {
     if service.given().is_some() {
         return Ok(Up::Given);
     }
     let work = || {
         service.recipe().fetch()?;
         let _guard = guard(service)?;
-        start(service)
+        start(service, options)
     };
     work().map_err(|error| error.of(service))
 }
@@ -190,7 +195,7 @@ fn stop(service: Service) -> Result<bool> {
 }
 
 /// The caller holds the guard.
-fn start(service: Service) -> Result<Up> {
+fn start(service: Service, options: &[&str]) -> Result<Up> {
     let recipe = service.recipe();
     let state = State::load(service);
     if state.is_running() {
@@ -220,7 +225,7 @@ fn start(service: Service) -> Result<Up> {
         if recipe.data_knows_ports() && !old.is_empty() && old != ports {
             forget_data(&at)?;
         }
-        let failure = match prepare(recipe, &at).and_then(|()| launch(service, &at)) {
+        let failure = match prepare(recipe, &at).and_then(|()| launch(service, &at, options)) {
             Ok(()) => return Ok(Up::Started),
             Err(error) => error,
         };
@@ -272,7 +277,7 @@ fn ids_of(user: &str) -> Result<(u32, u32)> {
     ids.ok_or_else(|| Error::new(format!("there is no user {user} on this machine")))
 }
 
-fn launch(service: Service, at: &Place) -> Result<()> {
+fn launch(service: Service, at: &Place, options: &[&str]) -> Result<()> {
     let recipe = service.recipe();
     recipe.clear(at)?;
     let tasks = recipe.tasks(at)?;
@@ -280,7 +285,8 @@ fn launch(service: Service, at: &Place) -> Result<()> {
     let until = Duration::from_secs(START_SECONDS_MAX);
     let log = log(service);
     rotate(&log)?;
-    for task in tasks {
+    for mut task in tasks {
+        task.command.args(options);
         let process = Process::spawn(&task.role, task.command, &log)?;
         state.processes.push(process.clone());
         // After every process: if we are killed now, `down` still knows whom to stop.

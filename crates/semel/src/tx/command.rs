@@ -23,6 +23,7 @@ use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::policy::Retention;
 use crate::intent::scope::Scope;
+use crate::store::protect::Protection;
 
 /// A command as it travels.
 ///
@@ -91,7 +92,13 @@ pub struct Command<P> {
 impl<P: Serialize> Command<P> {
     /// To be applied once, with settings.
     pub fn once(&self) -> CommandOnce<'_, P> {
-        CommandOnce { command: self, advanced: Advanced::default(), retention: None, wait: None }
+        CommandOnce {
+            command: self,
+            advanced: Advanced::default(),
+            retention: None,
+            wait: None,
+            protection: Protection::none(),
+        }
     }
 
     /// The intent it is.
@@ -205,6 +212,7 @@ pub struct CommandOnce<'a, P> {
     advanced: Advanced,
     retention: Option<Retention>,
     wait: Option<Duration>,
+    protection: Protection,
 }
 
 /// How work says that it found the aggregate moved on: an error, so that nothing is remembered.
@@ -229,6 +237,12 @@ impl<P: Serialize> CommandOnce<'_, P> {
     /// As [`Once::wait`].
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
+        self
+    }
+
+    /// As [`Once::protect`].
+    pub fn protect(mut self, protection: Protection) -> Self {
+        self.protection = protection;
         self
     }
 
@@ -264,6 +278,7 @@ impl<P: Serialize> CommandOnce<'_, P> {
 
     fn settled(&self) -> Result<Once, String> {
         let mut once = Once::new(&self.command.intent()?, self.command.fingerprint()?);
+        once = once.protect(self.protection.clone());
         if let Some(retention) = self.retention {
             once = once.retention(retention);
         }

@@ -19,7 +19,7 @@ mod over_tokio_postgres;
 
 pub use error::{DriverError, DriverErrorKind};
 #[cfg(feature = "sqlite")]
-pub(crate) use over_rusqlite::play_now;
+pub(crate) use over_rusqlite::{explain as explain_rusqlite, play_now};
 
 /// The SQL a transaction understands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

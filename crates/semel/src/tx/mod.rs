@@ -21,6 +21,7 @@ mod command;
 pub mod driver;
 mod error;
 pub mod ledger;
+mod lock_wait;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod once;

@@ -7,29 +7,46 @@
 //!
 //! - `INSERT … ON DUPLICATE KEY UPDATE`, not `INSERT IGNORE`: the latter takes shared locks, and those who
 //!   wait deadlock when the first rolls back.
-//! - The wait is bounded by `innodb_lock_wait_timeout`, set for that statement and put back. Its error (1205)
-//!   undoes the statement and nothing else, so the caller's transaction is as good as before.
+//! - The wait is bounded by `innodb_lock_wait_timeout`, for that statement only. MariaDB can say so in the
+//!   statement (`SET STATEMENT`, in a comment only MariaDB reads), so nothing is left behind if the caller goes
+//!   away while it waits. MySQL cannot: there the session's value is set and put back by the same packet, or
+//!   after its error; where nobody was left to do that, the next claim on the connection does.
+//! - Its error (1205) undoes the statement and nothing else, so the caller's transaction is as good as before.
+//!   Unless the server runs with `innodb_rollback_on_timeout`: then the transaction is gone, which is told like a
+//!   deadlock.
+//! - Before anything is locked the row is read as anybody reads it, and who need not run is told by that. A lock
+//!   would be kept until the caller's transaction ends, and whoever is at the intent outside of a transaction
+//!   needs the row to renew it and to bring its outcome. Under READ COMMITTED that read is the last commit. Under
+//!   REPEATABLE READ it may be older, and is right all the same:
+//!   - a finished record does not change before it expires, and that is judged by the clock of now: a replay or
+//!     a mismatch is what a locking read would say;
+//!   - a claim whose lease runs by the clock of now may have been finished since. "In flight" is then late, not
+//!     wrong: nothing is run, and the next transaction sees the outcome.
+//!
+//!   Everything else (no row, lapsed, expired, given back, in doubt) is decided on the locked row. Under
+//!   SERIALIZABLE every read locks, and the gap where there is no row: it is left out there.
 //! - Names are read by `SELECT … INTO`: a query inside `SET` would be a locking one under REPEATABLE READ.
 //! - A deadlock (1213) undoes the whole transaction, and the server commits what comes after it statement by
 //!   statement. So the owner is written when the intent is claimed, and the outcome only where it still
 //!   stands: after a deadlock that the work has swallowed there is no such row.
 
 use super::claim::{Ask, Looked, looked, no_row};
-use super::driver::{DriverError, DriverErrorKind, Sql, Value};
+use super::driver::{DriverError, Sql, Value};
+use super::lock_wait::{NotHad, not_had};
 use super::script::Port;
 use crate::intent::identity::Epoch;
 use crate::store::codes;
 
 const LOOK: Sql = only(include_str!("sql/look_mysql.sql"));
 const LOOK_ONLY: Sql = only(include_str!("sql/look_only_mysql.sql"));
-const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
 const TAKE: Sql = only("UPDATE semel_intent SET owner = ?2 WHERE id = ?1");
 
 const fn only(mysql: &'static str) -> Sql {
     Sql { postgres: "", mysql, sqlite: "" }
 }
 
-/// Locks the intent's row and reads it. Not locked: somebody else has it, and a second was not enough.
+/// Reads the intent's row, and locks it unless it says that there is nothing to run. Held: somebody else has it,
+/// and a second was not enough.
 pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
     let id = || Value::from(&ask.intent.id().as_bytes()[..]);
     let values = vec![
@@ -43,27 +60,19 @@ pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> 
     ];
     let rows = match port.run(&LOOK, values).await {
         Ok(rows) => rows,
-        Err(error) => match error.kind() {
-            DriverErrorKind::Busy => {
-                port.run(&PUT_BACK, Vec::new()).await?;
-                return Ok(Looked::held());
-            }
+        Err(error) => match not_had(port, error).await? {
+            NotHad::Held => return Ok(Looked::held()),
             // What was committed before can be given again in a transaction that may not write.
-            DriverErrorKind::ReadOnly => {
-                port.run(&PUT_BACK, Vec::new()).await?;
+            NotHad::ReadOnly => {
                 let rows = port.run(&LOOK_ONLY, vec![id()]).await?;
                 let row = rows.first().ok_or_else(no_row)?;
                 return looked(row, 1, true, false, row.int(0)?);
             }
-            DriverErrorKind::Lost => return Err(error),
-            _ => {
-                let _ = port.run(&PUT_BACK, Vec::new()).await;
-                return Err(error);
-            }
         },
     };
-    let row = rows.first().ok_or_else(no_row)?;
-    let mut looked = looked(row, 1, true, true, row.int(0)?)?;
+    // Read without a lock and gone since: it is looked for again.
+    let Some(row) = rows.first() else { return Ok(Looked::held()) };
+    let mut looked = looked(row, 1, row.int(10)? != 0, true, row.int(0)?)?;
     // The row this very statement has inserted: there was none.
     if looked.head.is_some_and(|head| head.owner == ask.owner && head.epoch == Epoch(0)) {
         looked.head = None;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::claim::{self, Ask, Claimed, Seen};
-use super::driver::{DriverError, DriverErrorKind, Tx};
+use super::driver::Tx;
 use super::error::TxError;
-use super::remember::Remember;
+use super::remember::{Kept, Remember};
 use super::script::play;
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
@@ -115,14 +115,15 @@ impl Once {
 
     fn revealed(&self, claimed: Claimed) -> Result<Claimed, TxError> {
         let Claimed::Replay(verdict, stored) = claimed else { return Ok(claimed) };
-        let revealed = self.protection.reveal(&self.ask.intent.id(), stored);
-        let outcome = revealed.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?;
-        Ok(Claimed::Replay(verdict, outcome))
+        Ok(Claimed::Replay(verdict, self.kept().reveal(&self.protection, stored)?))
     }
 
     fn protected<E>(&self, outcome: Outcome) -> Result<Outcome, TxError<E>> {
-        let protected = self.protection.protect(&self.ask.intent.id(), outcome);
-        protected.map_err(|error| TxError::Value { why: error.to_string() })
+        self.kept().protect(&self.protection, outcome).map_err(TxError::or_work)
+    }
+
+    fn kept(&self) -> Kept {
+        Kept::whole(&self.ask.intent)
     }
 
     /// Says how long a duplicate waits for the first before it is told that it is in flight. Zero: not at all.

@@ -12,7 +12,7 @@ use super::claim::{self, Ask, Claimed};
 use super::driver::Tx;
 use super::error::TxError;
 use super::once::TxReply;
-use super::remember::Remember;
+use super::remember::{Kept, Remember};
 use super::script::{Port, play};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
@@ -21,6 +21,7 @@ use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, millis};
 use crate::intent::state::State;
+use crate::store::protect::Protection;
 
 mod on_mysql;
 mod steps;
@@ -89,6 +90,7 @@ pub struct Phases {
     names: Vec<String>,
     retention: Retention,
     changes: bool,
+    protection: Protection,
 }
 
 /// What a start found.
@@ -126,12 +128,21 @@ impl Phases {
             wait: Duration::ZERO,
         };
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        Ok(Self { ask, names, retention: Retention::default(), changes: false })
+        let (retention, protection) = (Retention::default(), Protection::none());
+        Ok(Self { ask, names, retention, changes: false, protection })
     }
 
     /// Says how long the outcome is remembered.
     pub fn retention(mut self, retention: impl Into<Retention>) -> Self {
         self.retention = retention.into();
+        self
+    }
+
+    /// Protects the stored results of all phases, as [`Once::protect`](super::Once::protect) does an outcome. The
+    /// last one is the outcome of the whole. Results that were stored sealed and cannot be opened are an error of
+    /// the start: it takes over nothing.
+    pub fn protect(mut self, protection: Protection) -> Self {
+        self.protection = protection;
         self
     }
 
@@ -181,15 +192,22 @@ impl Phases {
     async fn start(self, port: Port, ask: Ask) -> Result<Begun, TxError> {
         crash::point(crash::BEFORE_CLAIM);
         let seen = match claim::claim(port.clone(), ask.clone()).await? {
-            Claimed::Replay(verdict, outcome) => return Ok(Begun::Ended(verdict, outcome)),
+            Claimed::Replay(verdict, stored) => {
+                let outcome = Kept::whole(&ask.intent).reveal(&self.protection, stored)?;
+                return Ok(Begun::Ended(verdict, outcome));
+            }
             Claimed::Run(seen) => seen,
         };
         let done = steps::done(&port, &ask.intent, seen.is_takeover()).await?;
         self.check(&done)?;
+        let done = self.names.iter().zip(done).map(|(name, phase)| {
+            Kept::phase(&ask.intent, name).reveal(&self.protection, decoded(phase.outcome)?)
+        });
+        let done = done.collect::<Result<_, TxError>>()?;
         let epoch = claim::put(port, ask.clone(), seen, State::InProgress, self.retention, None).await?;
         crash::point(crash::AFTER_CLAIM);
-        let done = done.into_iter().map(|phase| phase.outcome).collect();
-        Ok(Begun::Run(PhaseRun { ask, names: self.names, retention: self.retention, epoch, done }))
+        let Self { names, retention, protection, .. } = self;
+        Ok(Begun::Run(PhaseRun { ask, names, retention, protection, epoch, done }))
     }
 
     /// A deploy may have changed the list while the operation was under way.
@@ -228,9 +246,10 @@ pub struct PhaseRun {
     ask: Ask,
     names: Vec<String>,
     retention: Retention,
+    protection: Protection,
     epoch: Epoch,
     /// What was committed when we started.
-    done: Vec<Bytes>,
+    done: Vec<Outcome>,
 }
 
 impl PhaseRun {
@@ -253,7 +272,7 @@ impl PhaseRun {
     /// What a phase ended in, if it was committed before this run started: its remote call need not be made.
     pub fn recall<T: Remember>(&self, phase: &str) -> Result<Option<T>, TxError> {
         let position = self.position(phase)?;
-        self.done.get(position).map(|stored| recalled(stored.clone())).transpose()
+        self.done.get(position).map(|outcome| T::recall(Verdict::Completed, outcome.clone())).transpose()
     }
 
     /// Runs one phase in `tx`, or gives what it ended in if it was committed before. The last phase of the list
@@ -275,7 +294,7 @@ impl PhaseRun {
         let (epoch, attempt) = (self.epoch, Owner::random());
         let before = play(tx, |port| steps::before(port, ask, epoch, position, attempt)).await?;
         if let Some(stored) = before.map_err(TxError::or_work)? {
-            let value = recalled(stored).map_err(TxError::or_work)?;
+            let value = self.recalled(position, stored).map_err(TxError::or_work)?;
             return Ok(TxReply { value, replayed: true });
         }
         crash::point(crash::BEFORE_EFFECT);
@@ -302,7 +321,7 @@ impl PhaseRun {
         let attempt = Owner::random();
         let before = play_now(tx, |port| steps::before(port, ask, self.epoch, position, attempt))?;
         if let Some(stored) = before.map_err(TxError::or_work)? {
-            let value = recalled(stored).map_err(TxError::or_work)?;
+            let value = self.recalled(position, stored).map_err(TxError::or_work)?;
             return Ok(TxReply { value, replayed: true });
         }
         crash::point(crash::BEFORE_EFFECT);
@@ -327,7 +346,8 @@ impl PhaseRun {
         value: &T,
     ) -> Result<steps::After, TxError> {
         crash::point(crash::AFTER_EFFECT);
-        let outcome = value.remember().map_err(|why| TxError::Value { why })?.encode();
+        let outcome = value.remember().map_err(|why| TxError::Value { why })?;
+        let outcome = self.kept(position).protect(&self.protection, outcome)?.encode();
         crash::point(crash::BEFORE_FINISH);
         Ok(steps::After {
             id: self.ask.intent.id(),
@@ -340,9 +360,24 @@ impl PhaseRun {
             outcome,
         })
     }
+
+    /// The last one is the outcome of the whole, which others read, too.
+    fn kept(&self, position: usize) -> Kept {
+        match self.names.get(position) {
+            Some(name) if position + 1 < self.names.len() => Kept::phase(&self.ask.intent, name),
+            _ => Kept::whole(&self.ask.intent),
+        }
+    }
+
+    fn recalled<T: Remember>(&self, position: usize, stored: Bytes) -> Result<T, TxError> {
+        // What is stored among the phases was not the last one when it was.
+        let name = self.names.get(position).map_or("", String::as_str);
+        let kept = Kept::phase(&self.ask.intent, name);
+        let outcome = kept.reveal(&self.protection, decoded(stored)?)?;
+        T::recall(Verdict::Completed, outcome)
+    }
 }
 
-fn recalled<T: Remember>(stored: Bytes) -> Result<T, TxError> {
-    let outcome = Outcome::decode(stored).map_err(|error| TxError::Value { why: error.to_string() })?;
-    T::recall(Verdict::Completed, outcome)
+fn decoded(stored: Bytes) -> Result<Outcome, TxError> {
+    Outcome::decode(stored).map_err(|error| TxError::Value { why: error.to_string() })
 }

@@ -3,9 +3,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::driver::{DriverError, DriverErrorKind};
 use super::error::TxError;
 use crate::guard::{Failure, FailureKind};
+use crate::intent::identity::{Intent, IntentId};
 use crate::intent::outcome::{Body, Outcome, Verdict};
+use crate::store::protect::Protection;
 
 const OK: u16 = 200;
 
@@ -50,5 +53,36 @@ impl<T: Serialize + DeserializeOwned> Remember for T {
         }
         let body = body.ok_or(TxError::Value { why: "it was not kept".to_owned() })?;
         serde_json::from_slice(body).map_err(|error| TxError::Value { why: error.to_string() })
+    }
+}
+
+/// Where an outcome is kept: what its seal is bound to.
+pub(super) struct Kept {
+    id: IntentId,
+    part: IntentId,
+}
+
+impl Kept {
+    /// The outcome of the whole intent, as any [`Protected`](crate::store::protect::Protected) store reads it.
+    pub(super) fn whole(intent: &Intent) -> Self {
+        Self { id: intent.id(), part: intent.id() }
+    }
+
+    /// The result of one phase: moved to another phase, or given out for the outcome, it is refused.
+    pub(super) fn phase(intent: &Intent, phase: &str) -> Self {
+        let part = Intent::new(intent.scope().clone(), intent.operation().clone(), intent.child(phase));
+        Self { id: intent.id(), part: part.id() }
+    }
+
+    /// What is stored.
+    pub(super) fn protect(&self, protection: &Protection, outcome: Outcome) -> Result<Outcome, TxError> {
+        let protected = protection.protect(&self.part, outcome);
+        protected.map_err(|error| TxError::Value { why: error.to_string() })
+    }
+
+    /// The outcome as it was. One that cannot be opened is an error, never "not done": nothing runs again.
+    pub(super) fn reveal(&self, protection: &Protection, stored: Outcome) -> Result<Outcome, TxError> {
+        let revealed = protection.reveal_part(&self.id, &self.part, stored);
+        revealed.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error).into())
     }
 }

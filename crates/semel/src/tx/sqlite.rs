@@ -10,8 +10,10 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::Intent;
 
 mod reader;
+mod sweep;
 
 pub use reader::SqliteReader;
+pub use sweep::sweep;
 
 /// The tables in the application's database, as one text.
 pub const SQL: &str = include_str!("sql/sqlite.sql");

@@ -286,3 +286,61 @@ fn once_in_a_transaction_is_protected_too() {
     }
     assert!(!on_disk(&place, "Jane Doe"));
 }
+
+#[test]
+fn phases_are_protected_too() {
+    use semel::intent::fingerprint::Recipe;
+    use semel::tx::{Phases, Started, TxError};
+    const NAMES: [&str; 3] = ["reserve", "charge", "confirm"];
+    let place = place();
+    let mut db = plain(&place.path);
+    semel::tx::sqlite::migrate(&db).unwrap();
+    let phases = |protection: Protection| {
+        let phases = Phases::new(&intent("k"), Recipe::default().bytes(b""), &NAMES).unwrap();
+        // Nobody waits for a lease here: each start takes over.
+        phases.lease(std::time::Duration::ZERO).protect(protection)
+    };
+    let value = |name: &str| format!("Jane Doe {name}").repeat(50);
+    {
+        let tx = db.transaction().unwrap();
+        let Started::Run(mut run) = phases(everything()).start_now::<String>(&tx).unwrap() else { panic!() };
+        for name in &NAMES[..2] {
+            run.phase_now(&tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
+        }
+        tx.commit().unwrap();
+    }
+    assert!(!on_disk(&place, "Jane Doe"));
+    let start = |db: &mut rusqlite::Connection, protection: Protection| {
+        let tx = db.transaction().unwrap();
+        phases(protection).start_now::<String>(&tx).map(drop)
+    };
+    // Fail closed: whoever cannot read what is done does not go on.
+    for wrong in [sealed_by("2026-11", 1), sealed_by("b", 7), Protection::none()] {
+        let refused = start(&mut db, wrong).unwrap_err();
+        assert!(matches!(refused, TxError::Database(_)) && !refused.may_retry(), "{refused}");
+        assert!(refused.to_string().contains(&intent("k").id().to_string()), "{refused}");
+    }
+    // Results that have changed places are no results.
+    let swap = "UPDATE semel_phase SET position = CASE position WHEN 0 THEN 10 ELSE 11 END;
+                UPDATE semel_phase SET position = CASE position WHEN 10 THEN 1 ELSE 0 END";
+    db.execute_batch(swap).unwrap();
+    assert!(start(&mut db, everything()).unwrap_err().to_string().contains("seal is broken"));
+    db.execute_batch(swap).unwrap();
+    let tx = db.transaction().unwrap();
+    let Started::Run(mut run) = phases(everything()).start_now::<String>(&tx).unwrap() else { panic!() };
+    assert_eq!(run.next(), "confirm");
+    assert_eq!(run.recall::<String>("charge").unwrap(), Some(value("charge")));
+    for name in NAMES {
+        let done = run.phase_now(&tx, name, |_| Ok::<_, rusqlite::Error>(value(name))).unwrap();
+        assert_eq!((done.value, done.replayed), (value(name), name != "confirm"));
+    }
+    tx.commit().unwrap();
+    assert!(!on_disk(&place, "Jane Doe"));
+    let tx = db.transaction().unwrap();
+    let ended = phases(everything()).start_now::<String>(&tx).unwrap();
+    assert!(matches!(ended, Started::Replay(ended) if ended == value("confirm")));
+    for wrong in [sealed_by("b", 7), Protection::none()] {
+        let refused = phases(wrong).start_now::<String>(&tx).unwrap_err();
+        assert!(matches!(refused, TxError::Database(_)), "{refused}");
+    }
+}

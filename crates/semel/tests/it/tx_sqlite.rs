@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
-use semel::store::Store;
+use semel::recover::{SweepLimits, Sweeper, Swept};
+use semel::store::{Filter, Store};
 use semel::tx::driver::DriverErrorKind;
-use semel::tx::sqlite::{SqliteReader, migrate, once_tx};
-use semel::tx::{Once, TxError, TxReply};
-use semel::{Effect, Intent, Key, Operation, Scope, State};
+use semel::tx::sqlite::{SqliteReader, migrate, once_tx, sweep};
+use semel::tx::{Once, Phases, Started, TxError, TxReply};
+use semel::{Effect, Guard, Intent, Key, Operation, Retention, Scope, State};
 
 fn intent(key: &str) -> Intent {
     let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
@@ -208,7 +209,84 @@ async fn the_reader_sees_what_was_committed_and_claims_nothing() {
     assert_eq!(record.outcome.unwrap().body_bytes().unwrap().as_ref(), b"1");
     assert_eq!(record.head.fingerprint, asked(1));
     assert!(reader.now().await.unwrap() >= record.changed_at);
-    assert!(reader.sweep(1).await.unwrap_err().to_string().contains("only reads"));
+    assert!(reader.list(Filter::default()).await.unwrap_err().to_string().contains("only reads"));
     let nowhere = SqliteReader::open(path.with_extension("none")).await.unwrap_err();
     assert!(nowhere.to_string().contains("cannot be read"), "{nowhere}");
+}
+
+fn remember(db: &mut Connection, key: &str, retention: Retention) {
+    let tx = begin(db, TransactionBehavior::Immediate);
+    let once = Once::new(&intent(key), asked(1)).retention(retention);
+    once.run_now(&tx, |tx| book(tx, key)).unwrap();
+    tx.commit().unwrap();
+}
+
+fn count(db: &Connection, table: &str) -> i64 {
+    db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_sweep_forgets_what_has_expired_and_what_phases_left_of_it() {
+    let (_directory, path) = file();
+    let mut db = open(&path);
+    for n in 0..7 {
+        remember(&mut db, &format!("gone-{n}"), Retention::Ms(0));
+    }
+    remember(&mut db, "kept", Retention::DAY);
+    remember(&mut db, "for ever", Retention::Forever);
+    // Two operations half way through; one is ended from outside and has expired since.
+    for key in ["ended", "under way"] {
+        let tx = begin(&mut db, TransactionBehavior::Immediate);
+        let phases = Phases::new(&intent(key), asked(1), &["reserve", "charge"]).unwrap();
+        let Started::Run(mut run) = phases.start_now::<i64>(&tx).unwrap() else { panic!() };
+        run.phase_now(&tx, "reserve", |tx| book(tx, key)).unwrap();
+        tx.commit().unwrap();
+    }
+    let ended = "UPDATE semel_intent SET state = 2, expires_at = 1 WHERE key = 'ended'";
+    assert_eq!(db.execute(ended, []).unwrap(), 1);
+    assert_eq!((count(&db, "semel_intent"), count(&db, "semel_phase")), (11, 2));
+
+    assert_eq!(sweep(&db, 0).unwrap(), 0);
+    assert_eq!(sweep(&db, 3).unwrap(), 3);
+    // The longest expired went first.
+    assert_eq!((count(&db, "semel_intent"), count(&db, "semel_phase")), (8, 1));
+    // Part of a transaction: rolled back with it.
+    let tx = begin(&mut db, TransactionBehavior::Deferred);
+    assert_eq!(sweep(&tx, 100).unwrap(), 5);
+    tx.rollback().unwrap();
+    assert_eq!(sweep(&db, 100).unwrap(), 5);
+    assert_eq!(sweep(&db, 100).unwrap(), 0);
+    assert_eq!((count(&db, "semel_intent"), count(&db, "semel_phase")), (3, 1));
+    assert!(pay(&mut db, "kept", 1).unwrap().replayed);
+    assert!(pay(&mut db, "for ever", 1).unwrap().replayed);
+    assert!(!pay(&mut db, "gone-0", 1).unwrap().replayed, "forgotten");
+    // Another writer: told, and nothing is left open.
+    let mut writer = open(&path);
+    let busy = begin(&mut writer, TransactionBehavior::Immediate);
+    assert_eq!(sweep(&db, 100).unwrap_err().kind(), DriverErrorKind::Busy);
+    assert!(db.is_autocommit());
+    drop(busy);
+    let none = Connection::open_in_memory().unwrap();
+    assert_eq!(sweep(&none, 1).unwrap_err().kind(), DriverErrorKind::NoTables);
+    assert!(none.is_autocommit());
+}
+
+#[tokio::test]
+async fn a_sweeper_works_on_the_applications_file() {
+    let (_directory, path) = file();
+    let mut db = open(&path);
+    let tx = begin(&mut db, TransactionBehavior::Immediate);
+    for n in 0..1_203 {
+        let once = Once::new(&intent(&n.to_string()), asked(1)).retention(Retention::Ms(0));
+        once.run_now(&tx, |_| Ok::<i64, rusqlite::Error>(n)).unwrap();
+    }
+    tx.commit().unwrap();
+    remember(&mut db, "kept", Retention::DAY);
+    let guard = Guard::new(SqliteReader::open(&path).await.unwrap());
+    let mut limits = SweepLimits::default();
+    (limits.batch_records, limits.run_records_max) = (700, 1_000);
+    let sweeper = Sweeper::new(&guard).limits(limits);
+    assert_eq!(sweeper.run_once().await.unwrap(), Swept { records: 1_000, more: true });
+    assert_eq!(sweeper.run_once().await.unwrap(), Swept { records: 203, more: false });
+    assert_eq!(count(&db, "semel_intent"), 1);
 }

@@ -95,6 +95,16 @@ impl Protection {
 
     /// The outcome as it was, of what is stored under that intent.
     pub fn reveal(&self, id: &IntentId, stored: Outcome) -> Result<Outcome, StoreError> {
+        self.reveal_part(id, id, stored)
+    }
+
+    /// The same of a part of an intent, which was protected under a name of its own.
+    pub(crate) fn reveal_part(
+        &self,
+        id: &IntentId,
+        part: &IntentId,
+        stored: Outcome,
+    ) -> Result<Outcome, StoreError> {
         let Body::Sealed(envelope) = &stored.body else {
             return if self.refuse_plain { Err(plain_refused(id)) } else { Ok(stored) };
         };
@@ -111,7 +121,7 @@ impl Protection {
         let payload = if flags & SEALED == 0 {
             sealed
         } else {
-            let bound = Bound { id: *id, flags: *flags, code: stored.code };
+            let bound = Bound { id: *part, flags: *flags, code: stored.code };
             opened = Ring::open(self.ring.as_ref(), id, &bound, sealed)?;
             &opened
         };

@@ -78,7 +78,7 @@ fn read(column: usize, value: ValueRef<'_>) -> Result<Value, DriverError> {
     }
 }
 
-fn explain(error: rusqlite::Error) -> DriverError {
+pub(crate) fn explain(error: rusqlite::Error) -> DriverError {
     let rusqlite::Error::SqliteFailure(failure, words) = &error else {
         return DriverError::of(DriverErrorKind::Unreadable, error.to_string());
     };

@@ -15,11 +15,11 @@ use crate::store::codes;
 use crate::tx::claim::Ask;
 use crate::tx::driver::{DriverError, DriverErrorKind, Sql};
 use crate::tx::error::TxError;
+use crate::tx::lock_wait::{NotHad, not_had};
 use crate::tx::script::Port;
 
 const PHASES: Sql = only(include_str!("../sql/phases_mysql.sql"));
 const FENCE: Sql = only(include_str!("../sql/fence_mysql.sql"));
-const PUT_BACK: Sql = only("SET SESSION innodb_lock_wait_timeout = @semel_lock_wait");
 const RESULTS: Sql =
     only("SELECT done, CAST(plan AS BINARY), results FROM semel_phase WHERE id = ?1 FOR UPDATE");
 const PHASE: Sql = only(include_str!("../sql/phase_mysql.sql"));
@@ -55,17 +55,18 @@ pub(super) async fn fence(
     ];
     let rows = match port.run(&FENCE, values).await {
         Ok(rows) => rows,
-        Err(error) if error.kind() == DriverErrorKind::Lost => return Err(error),
-        Err(error) => {
-            let put_back = port.run(&PUT_BACK, Vec::new()).await;
-            if error.kind() == DriverErrorKind::Busy {
-                return put_back.map(|_| None);
-            }
-            return Err(error);
-        }
+        Err(error) => match not_had(port, error).await? {
+            NotHad::Held => return Ok(None),
+            NotHad::ReadOnly => return Err(read_only()),
+        },
     };
     let done = rows.first().map(|row| row.int(0)).transpose()?;
     Ok(Some(done.map(i64::cast_unsigned).ok_or(TxError::Lost)))
+}
+
+fn read_only() -> DriverError {
+    let message = "the transaction is read-only, so no phase can be run in it; begin one that may write";
+    DriverError::new(DriverErrorKind::ReadOnly, message)
 }
 
 /// What a phase ended in that was committed before.

@@ -18,6 +18,7 @@ use crate::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
     Renewed, Store, StoreError, Ticket, codes,
 };
+use crate::tx::driver::explain_rusqlite;
 
 /// Connections that are kept for the next look.
 const CONNECTIONS_MAX: usize = 4;
@@ -26,7 +27,9 @@ const BUSY: Duration = Duration::from_secs(1);
 /// Looks into the application's own database file for what [`once_tx`](super::once_tx) committed there: the store
 /// of an HTTP layer whose operations are all [`Atomic`](crate::Effect::Atomic).
 ///
-/// It only reads. Claims, finishes and decisions are refused: they belong into the application's transactions.
+/// It only reads, and forgets what has expired ([`sweep`](super::sweep()), for a
+/// [`Sweeper`](crate::recover::Sweeper)). Claims, finishes and decisions are refused: they belong into the
+/// application's transactions.
 #[derive(Clone, Debug)]
 pub struct SqliteReader {
     shared: Arc<Shared>,
@@ -135,8 +138,25 @@ impl Store for SqliteReader {
         Err(only_reads())
     }
 
-    async fn sweep(&self, _: usize) -> Result<usize, StoreError> {
-        Err(only_reads())
+    /// On a connection of its own, which waits for the application's writers a second at most.
+    async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let done = tokio::task::spawn_blocking(move || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(&shared.path, flags)
+                .and_then(|connection| connection.busy_timeout(BUSY).map(|()| connection));
+            super::sweep(&connection.map_err(explain_rusqlite)?, limit)
+        });
+        // A thread that broke may have committed; to sweep again does no harm.
+        let broke = |_| {
+            StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, "the sweeping thread broke; sweep again")
+        };
+        done.await.map_err(broke)?.map_err(|error| {
+            let path = self.shared.path.display();
+            let message =
+                format!("what has expired in {path} could not be forgotten; the next sweep tries again");
+            wrong(ErrorKind::Unavailable, message).with_source(error)
+        })
     }
 }
 

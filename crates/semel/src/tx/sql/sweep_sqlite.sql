@@ -1,0 +1,8 @@
+-- Only what is finished has an expiry; `state` is asked all the same, because this forgets for good.
+DELETE FROM semel_intent
+WHERE seq IN (
+    SELECT seq FROM semel_intent INDEXED BY semel_intent_expiry
+    WHERE expires_at IS NOT NULL AND expires_at <= ?1 AND state >= 2
+    ORDER BY expires_at, seq
+    LIMIT ?2
+)
