@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod certificates;
 mod mysql;
 mod postgres;
 mod protect;

@@ -11,3 +11,4 @@ mod server;
 mod support;
 mod text;
 mod unreadable;
+mod tls;

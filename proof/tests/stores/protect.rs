@@ -1,15 +1,18 @@
 //! A protected store on real servers: the laws about outcomes hold, and nothing readable reaches the server.
 
 use semel::conformance::{self, Harness};
-use semel::store::Store;
 use semel::store::postgres::PostgresStore;
 use semel::store::protect::{Keys, Protected, Protection, SealKey};
 use semel::store::redis::RedisStore;
+use semel::store::sqlite::SqliteStore;
+use semel::store::tiered::TieredStore;
+use semel::store::{Claimed, Store};
 use semel::{Body, Outcome};
 use testkit::services::{Lease, Service, require};
 
 use crate::postgres::place::Place;
 use crate::redis::support::{claim, completed, connect, options, prefix, run, say};
+use crate::tiered::support::Place as Tiers;
 
 /// The laws that have to do with outcomes; the others never see one.
 const LAWS: [&str; 13] = [
@@ -67,6 +70,23 @@ impl Harness for Redis {
 
     fn sweeps(&self) -> bool {
         false
+    }
+}
+
+/// What the gateway makes of `--store sqlite:… --cache redis://…` with keys: whatever goes into either is sealed.
+struct Tiered(Tiers);
+
+impl Harness for Tiered {
+    type Store = Protected<TieredStore<SqliteStore>>;
+
+    async fn store(&self) -> Self::Store {
+        Protected::new(self.0.open().await, protection())
+    }
+
+    async fn reopen(&self, store: Self::Store) -> Option<Self::Store> {
+        store.inner().authority().close().await;
+        drop(store);
+        Some(self.store().await)
     }
 }
 
@@ -136,5 +156,69 @@ fn laws_of_outcomes_hold_on_redis_and_nothing_readable_is_in_its_keys() {
             assert!(held.iter().all(|bytes| !bytes.windows(4).any(|window| window == b"Jane")), "{key:?}");
         }
         assert!(records > 0, "the record was not found");
+    });
+}
+
+fn contains(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|window| window == word)
+}
+
+#[test]
+fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
+    for law in LAWS {
+        let Some(place) = Tiers::new() else { return };
+        conformance::block_on(conformance::run(law, &Tiered(place)));
+    }
+    let Some(place) = Tiers::new() else { return };
+    conformance::block_on(async {
+        let harness = Tiered(place);
+        let (place, store) = (&harness.0, harness.store().await);
+        keep_a_secret(&store).await;
+        place.filled("stored", 1).await;
+
+        // In Redis.
+        let mut connection = connect(place.redis.url()).await;
+        let keys = place.entries().await;
+        assert_eq!(keys.len(), 1);
+        let held: Vec<u8> = ::redis::cmd("GET").arg(&keys[0]).query_async(&mut connection).await.unwrap();
+        assert!(contains(&held, b"2026-11"), "the entry is not sealed");
+        assert!(!contains(&held, b"Jane"), "the cache can be read");
+        // In the database, and in the log beside it.
+        let mut everything = Vec::new();
+        for end in ["", "-wal"] {
+            everything.extend(std::fs::read(format!("{}{end}", place.path().display())).unwrap_or_default());
+        }
+        assert!(contains(&everything, b"2026-11"), "the outcome was not found");
+        assert!(!contains(&everything, b"Jane"), "the database can be read");
+
+        // Whoever has the key is given it, by the cache as by the authority.
+        let secret = |claimed: Claimed| match claimed {
+            Claimed::Replay(existing) => existing.record.outcome.clone().unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let hits = place.looks("hit");
+        let cached = secret(store.claim(claim("k")).await.unwrap());
+        assert_eq!(place.looks("hit"), hits + 1);
+        assert_eq!(cached.body_bytes().unwrap(), "Jane Doe ".repeat(100).as_bytes());
+        assert_eq!(secret(store.claim_verified(claim("k")).await.unwrap()), cached);
+        assert_eq!(store.look(claim("k").intent.id()).await.unwrap().unwrap().outcome, Some(cached));
+
+        // Whoever has another key, or none, gets an error: neither the sealed bytes nor leave to run again.
+        let other = Keys::new(SealKey::new("2026-11", [8; 32]).unwrap());
+        let strange = Keys::new(SealKey::new("2027-01", [7; 32]).unwrap());
+        for protection in
+            [Protection::none().seal(other), Protection::none().seal(strange), Protection::none()]
+        {
+            let blind = Protected::new(place.open().await, protection);
+            let hits = place.looks("hit");
+            for claimed in [blind.claim(claim("k")).await, blind.claim_verified(claim("k")).await] {
+                let error = claimed.expect_err("nobody can open it");
+                assert!(!error.to_string().contains("Jane"), "{error}");
+            }
+            assert!(blind.look(claim("k").intent.id()).await.is_err());
+            assert!(blind.get(claim("k").intent.id()).await.is_err());
+            assert_eq!(place.looks("hit"), hits + 2, "the cache was asked");
+        }
+        assert_eq!(place.entries().await.len(), 1);
     });
 }

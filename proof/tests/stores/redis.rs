@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
+mod failover;
 mod faults;
 mod like_memory;
 mod loss;
 mod planted;
+mod replicas;
 mod slots;
 pub(crate) mod support;
+mod tls;

@@ -5,4 +5,4 @@ mod authority;
 mod cache;
 mod conformance;
 mod restore;
-mod support;
+pub(crate) mod support;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use super::Harness;
-use super::trial::{SHORT_MS, Trial, completed, finish, intent_of};
+use super::trial::{SHORT_MS, Trial, asked, completed, finish, intent_of};
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::outcome::Verdict;
 use crate::intent::policy::{Effect, Retention};
 use crate::intent::scope::Scope;
-use crate::intent::state::State;
+use crate::intent::state::{Ruling, State};
 use crate::store::{Claim, Filter, Finish, Finished, PAGE_RECORDS_MAX, Store};
 
 /// What the store never heard of is `None`, not an error.
@@ -21,6 +21,57 @@ pub async fn an_unknown_intent_is_none<H: Harness>(harness: &H) {
     trial.check(shown.is_none(), "an unknown intent is shown");
     let page = trial.page(Filter::default()).await;
     trial.check(page.records.is_empty() && page.next.is_none(), "the page of nobody is not empty");
+}
+
+/// `look` shows what `get` shows, also the second time, when a cache in front may answer: nothing of what is
+/// unknown, expired or withdrawn, and of everything else the whole record as it is now.
+///
+/// Otherwise somebody is given an answer that was taken back, or is refused for a request that is long forgotten.
+pub async fn a_look_shows_what_get_shows<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_look_shows_what_get_shows", harness).await;
+    let same = async |claim: &Claim, what: &str| {
+        for _ in 0..2 {
+            let looked = trial.answered(trial.store.look(claim.intent.id()).await);
+            let got = trial.answered(trial.store.get(claim.intent.id()).await);
+            trial.equal(format!("{looked:?}"), format!("{got:?}"), format_args!("a look at {what}"));
+        }
+    };
+    let claim = trial.claim("looked at");
+    same(&claim, "nothing").await;
+    let ticket = trial.run(&claim).await;
+    same(&claim, "what is in progress").await;
+    trial.equal(trial.finish(ticket, completed("first")).await, Finished::Recorded, "the outcome");
+    same(&claim, "what is completed").await;
+    // Another request is refused by the authority, and leaves what is there as it is.
+    trial.mismatch(&Claim { fingerprint: asked(2), ..trial.claim("looked at") }).await;
+    same(&claim, "what somebody else asked for").await;
+    trial.ruled(&claim, Ruling::Release, None).await;
+    same(&claim, "what is withdrawn").await;
+    let again = trial.claim("looked at");
+    let ticket = trial.run(&again).await;
+    same(&again, "what runs again").await;
+    trial.equal(trial.finish(ticket, completed("second")).await, Finished::Recorded, "the outcome");
+    same(&again, "what is completed again").await;
+    for (key, verdict) in [
+        ("final", Verdict::FailedFinal),
+        ("retryable", Verdict::FailedRetryable),
+        ("unsure", Verdict::Uncertain),
+    ] {
+        let claim = trial.claim(key);
+        trial.done(&claim, finish(verdict, None)).await;
+        same(&claim, key).await;
+    }
+    let lapsed = trial.claim("lapsed");
+    trial.lapsed(harness, &lapsed).await;
+    same(&lapsed, "a lapsed claim").await;
+    let expired = trial.claim("expired");
+    let short = Finish { retention: Retention::Ms(SHORT_MS), ..completed("forgotten") };
+    trial.done(&expired, short).await;
+    // Into the cache, if there is one.
+    trial.answered(trial.store.look(expired.intent.id()).await);
+    trial.wait(harness, SHORT_MS).await;
+    let looked = trial.answered(trial.store.look(expired.intent.id()).await);
+    trial.check(looked.is_none(), "an expired record is shown");
 }
 
 /// Listing by state shows what holds now: an opaque claim that lapsed is uncertain, not in progress.

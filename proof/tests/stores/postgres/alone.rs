@@ -7,6 +7,7 @@ use tokio_postgres::{Client, NoTls};
 
 use super::place::apart;
 use super::work::*;
+use crate::certificates::certificates;
 
 /// The server alone, with a schema and settings that both go away with this.
 struct Mine {
@@ -102,26 +103,6 @@ async fn a_server_that_does_not_flush_is_not_called_durable() {
     assert!(!store.capabilities().durable);
     let warnings = store.settings().warnings.join("\n");
     assert!(warnings.contains("fsync is off") && warnings.contains("full_page_writes is off"), "{warnings}");
-}
-
-fn openssl(dir: &std::path::Path, args: &str) {
-    let mut command = std::process::Command::new("openssl");
-    let output = command.args(args.split_whitespace()).current_dir(dir).output().unwrap();
-    assert!(output.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// An authority, a certificate of its for `localhost`, and an authority nobody asked.
-fn certificates(dir: &std::path::Path) {
-    let root = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj";
-    openssl(dir, &format!("{root} /CN=authority -keyout ca.key -out ca.pem"));
-    openssl(dir, &format!("{root} /CN=stranger -keyout other.key -out other.pem"));
-    let request = "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost";
-    openssl(dir, &format!("{request} -keyout server.key -out server.csr"));
-    std::fs::write(dir.join("names"), "subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n").unwrap();
-    openssl(
-        dir,
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,6 +74,37 @@ async fn a_plain_user_can_do_everything_and_knows_the_lineage() {
     store.close().await;
 }
 
+/// Functions of these names in the role's own schema answer in the place of the server's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lineage_that_cannot_be_heard_is_an_error_and_not_another_one() {
+    let Some(place) = Place::take() else { return };
+    let name = &place.schema;
+    let role = Role::with(&place, &[&format!("search_path = {name}, pg_catalog")]);
+    let failing = async |sqlstate: &str| {
+        let sql = format!(
+            "CREATE OR REPLACE FUNCTION {name}.pg_control_system() RETURNS TABLE (system_identifier bigint)
+             LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{sqlstate}'; END $$"
+        );
+        place.client().await.batch_execute(&sql).await.unwrap();
+    };
+    let url = role.url();
+    let url = url.split_once('?').unwrap().0;
+    // Whoever may not ask goes without that part of it.
+    failing("42501").await;
+    let store = PostgresStore::open(url).await.unwrap();
+    assert_eq!(store.lineage().system, None);
+    let before = soon(Store::lineage(&store)).await.unwrap();
+    assert!(before.is_some());
+    for sqlstate in ["53200", "57014", "42883"] {
+        failing(sqlstate).await;
+        let error = soon(Store::lineage(&store)).await.expect_err("nothing was heard");
+        assert_eq!(error.fate(), Fate::NotApplied, "{error}");
+    }
+    failing("42501").await;
+    assert_eq!(soon(Store::lineage(&store)).await.unwrap(), before);
+    store.close().await;
+}
+
 /// A standby says `pg_is_in_recovery()`; here a function of that name says so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_unavailable_and_says_so() {

@@ -205,15 +205,19 @@ async fn a_replica_promoted_without_the_last_writes_has_forgotten_them_and_nobod
 }
 
 #[tokio::test]
-async fn eviction_of_claims_is_refused_at_the_start() {
+async fn eviction_is_refused_at_the_start() {
     let Some(_) = require(Service::Redis) else { return };
-    let server = Server::start(&["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"]).await;
-    let error = options(&server.url(), "s").create().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Misconfigured);
-    assert!(error.to_string().contains("allkeys-lru"), "{error}");
-    let forced =
-        RedisStore::options(&format!("{}?force=eviction", server.url())).unwrap().create().await.unwrap();
-    done(&forced, "k").await;
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        let server = Server::start(&["--maxmemory-policy", policy, "--maxmemory", "100mb"]).await;
+        let error = options(&server.url(), "s").create().await.unwrap_err();
+        assert_eq!((error.kind(), error.fate()), (ErrorKind::Misconfigured, Fate::NotApplied));
+        assert!(
+            error.to_string().contains(policy) && error.to_string().contains("force=eviction"),
+            "{error}"
+        );
+        let forced = RedisStore::options(&format!("{}?force=eviction", server.url())).unwrap();
+        done(&forced.create().await.unwrap(), "k").await;
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use super::support::Place;
 use crate::redis::support::{claim, completed, done, intent, replayed, run};
 
-fn release(seen: Epoch) -> Decide {
+pub(super) fn release(seen: Epoch) -> Decide {
     Decide {
         seen,
         ruling: Ruling::Release,
@@ -160,9 +160,9 @@ async fn a_withdrawn_outcome_is_gone_from_the_cache_too() {
 }
 
 /// An authority whose records are on their way for as long as a test wants.
-struct Slow {
-    store: SqliteStore,
-    gate: Arc<Semaphore>,
+pub(super) struct Slow {
+    pub(super) store: SqliteStore,
+    pub(super) gate: Arc<Semaphore>,
 }
 
 impl Store for Slow {

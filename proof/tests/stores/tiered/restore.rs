@@ -1,11 +1,14 @@
 //! The database is restored from an older backup, and the cache in front of it is warm.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use semel::store::sqlite::schema;
-use semel::store::tiered::TieredStore;
-use semel::store::{Claimed, Store};
+use semel::store::tiered::{LINEAGE_WITHIN, TieredStore};
+use semel::store::{Claimed, Decided, Store};
+use tokio::sync::Semaphore;
 
+use super::authority::{Slow, release};
 use super::support::Place;
 use crate::redis::support::{claim, done, replayed, run};
 
@@ -41,24 +44,72 @@ async fn with_a_new_lineage_nothing_from_before_is_believed() {
 }
 
 #[tokio::test]
-async fn a_running_process_notices_a_new_lineage() {
+async fn a_running_process_notices_a_new_lineage_under_any_traffic() {
     let Some(place) = Place::new() else { return };
     let store = place.open().await;
+    let withdrawn = done(&store, "k").await;
+    done(&store, "other").await;
+    place.filled("stored", 2).await;
+    assert_eq!(replayed(&store, "k").await, "k");
+    assert_eq!(place.looks("hit"), 1);
+    // The database is another one: it never finished this.
+    let decided = store.authority().decide(withdrawn.id, release(withdrawn.epoch)).await;
+    assert!(matches!(decided, Ok(Decided::Recorded)));
+    schema::new_lineage(place.path()).await.unwrap();
+    let made = Instant::now();
+    // Every answer of the authority tells its time, and nothing but the time.
+    loop {
+        let asked = made.elapsed();
+        store.claim_verified(claim("other")).await.unwrap();
+        match store.claim(claim("k")).await.unwrap() {
+            Claimed::Replay(_) => {
+                assert!(asked < LINEAGE_WITHIN, "the old lineage is believed for {asked:?}")
+            }
+            Claimed::Run(_) => break,
+            other => panic!("{other:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_on_its_way_under_the_old_lineage_is_not_put_under_the_new_one() {
+    let Some(place) = Place::new() else { return };
+    let gate = Arc::new(Semaphore::new(0));
+    let store = place.over(Slow { store: place.sqlite().await, gate: gate.clone() }).await;
     done(&store, "k").await;
+    // The outcome is read from the old data, and on its way; meanwhile the data become others.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let lineage = schema::new_lineage(place.path()).await.unwrap();
+    let known = async {
+        while !format!("{store:?}").contains(&lineage.to_string()) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LINEAGE_WITHIN, known).await.expect("the new lineage is asked for");
+    gate.add_permits(10);
+    place.filled("dropped", 1).await;
+    assert_eq!(replayed(&store, "k").await, "k");
+    assert_eq!((place.looks("hit"), place.fills("dropped")), (0, 1), "it was filled under the new lineage");
+    // What is read now is kept as ever.
     place.filled("stored", 1).await;
     assert_eq!(replayed(&store, "k").await, "k");
     assert_eq!(place.looks("hit"), 1);
+}
+
+#[tokio::test]
+async fn a_withdrawal_counts_under_a_lineage_this_process_has_not_heard_of() {
+    let Some(place) = Place::new() else { return };
+    let here = place.open().await;
     schema::new_lineage(place.path()).await.unwrap();
-    // Asked again every ten seconds while there is traffic.
-    for _ in 0..600 {
-        let before = place.looks("miss");
-        assert_eq!(replayed(&store, "k").await, "k");
-        if place.looks("miss") > before {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("the old lineage is believed for ever");
+    // Started later, it knows the new one already, and fills the cache under it.
+    let there = place.open().await;
+    let ticket = done(&there, "k").await;
+    place.filled("stored", 1).await;
+    assert_eq!(replayed(&there, "k").await, "k");
+    assert_eq!(place.looks("hit"), 1);
+    assert!(matches!(here.decide(ticket.id, release(ticket.epoch)).await, Ok(Decided::Recorded)));
+    run(&there, claim("k")).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What is asked of a server before it is believed.
 
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::connect::Path;
 use super::error::Trouble;
@@ -105,6 +106,17 @@ pub struct Settings {
     pub warnings: Vec<String>,
 }
 
+/// Nothing where this user may not ask. Any other error is one: what was not heard now must not look like another
+/// lineage.
+async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>>, Trouble> {
+    match one(client, sql).await {
+        Err(Trouble::Postgres(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            Ok(Vec::new())
+        }
+        answer => answer,
+    }
+}
+
 /// Which tables these are, on which server: what a cache or a cursor over them has to remember.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lineage {
@@ -120,11 +132,10 @@ impl Lineage {
     pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
         let store = one(client, "SELECT store FROM semel_meta").await?;
         let text = |row: &[Option<String>]| row.first().cloned().flatten();
-        let system =
-            one(client, "SELECT system_identifier FROM pg_control_system()").await.unwrap_or_default();
+        let system = one_if_allowed(client, "SELECT system_identifier FROM pg_control_system()").await?;
         // Not the last checkpoint's: right after a promotion that is still the old one.
         let timeline = "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
-        let timeline = one(client, timeline).await.unwrap_or_default();
+        let timeline = one_if_allowed(client, timeline).await?;
         Ok(Self {
             store: text(&store).unwrap_or_default(),
             system: text(&system),

@@ -12,6 +12,8 @@ pub(super) enum Failed {
     Sent(RedisError),
     /// The same to a cluster, where the driver asks again by itself: an earlier try may have been carried out.
     SentToCluster(RedisError),
+    /// It was carried out; whether replicas have what it wrote is not known.
+    Unconfirmed(RedisError),
     /// We said so ourselves.
     Ours(StoreError),
 }
@@ -25,7 +27,7 @@ impl Failed {
     /// The connection cannot be trusted any more, or leads to the wrong server since a failover.
     pub(super) fn spoils_connection(&self) -> bool {
         match self {
-            Self::Sent(error) => {
+            Self::Sent(error) | Self::Unconfirmed(error) => {
                 error.is_io_error()
                     || error.is_timeout()
                     || error.is_unrecoverable_error()
@@ -51,6 +53,10 @@ impl Failed {
                 return StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error);
             }
             Self::SentToCluster(error) => (error, true),
+            Self::Unconfirmed(error) => {
+                let message = "Redis does not say whether its replicas have the write; retry";
+                return StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error);
+            }
             Self::Ours(error) => return error,
         };
         let (kind, fate, message) = judge(&error, sent);
@@ -136,10 +142,30 @@ fn judge_code(error: &RedisError) -> (ErrorKind, Fate, &'static str) {
     (ErrorKind::Corrupt, Fate::InDoubt, "Redis could not carry out a script; is the key somebody else's?")
 }
 
-/// An answer no script of ours gives.
+/// An answer no script of ours gives. It may hold what somebody stored, so it is described and not repeated.
 pub(super) fn unexpected(value: &Value) -> StoreError {
-    let message = format!("Redis answered {value:?}, which no script of semel says");
+    let (kind, len) = described(value);
+    let message = format!("Redis answered with {kind} of length {len}, which no script of semel says");
     StoreError::new(ErrorKind::Corrupt, Fate::InDoubt, message)
+}
+
+fn described(value: &Value) -> (&'static str, usize) {
+    match value {
+        Value::Nil => ("nothing", 0),
+        Value::Int(_) => ("a number", 1),
+        Value::BulkString(bytes) => ("bytes", bytes.len()),
+        Value::SimpleString(text) => ("a line", text.len()),
+        Value::VerbatimString { text, .. } => ("text", text.len()),
+        Value::Okay => ("OK", 0),
+        Value::Array(parts) => ("an array", parts.len()),
+        Value::Set(parts) => ("a set", parts.len()),
+        Value::Map(pairs) => ("a map", pairs.len()),
+        Value::Double(_) => ("a fraction", 1),
+        Value::Boolean(_) => ("a truth", 1),
+        Value::Push { data, .. } => ("a push", data.len()),
+        Value::ServerError(_) => ("an error", 1),
+        _ => ("something unknown", 0),
+    }
 }
 
 /// A bucket has no marker.
@@ -150,4 +176,28 @@ pub(super) fn lost(marker: &[u8]) -> StoreError {
          could run again; look, then decide with `semel redis accept-loss`"
     );
     StoreError::new(ErrorKind::Lost, Fate::NotApplied, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unexpected_answer_is_described_and_not_repeated() {
+        let secret = || Value::BulkString(b"Jane Doe".to_vec());
+        let push = Value::Map(vec![(secret(), secret())]);
+        let line = Value::SimpleString("Jane Doe".to_owned());
+        for (value, said) in [
+            (secret(), "bytes of length 8"),
+            (Value::Array(vec![secret(), secret()]), "an array of length 2"),
+            (push, "a map of length 1"),
+            (line, "a line of length 8"),
+            (Value::Int(4111), "a number of length 1"),
+        ] {
+            let error = unexpected(&value);
+            let text = format!("{error} {error:?}");
+            assert!(text.contains(said), "{text}");
+            assert!(!text.contains("Jane") && !text.contains("74, 97") && !text.contains("4111"), "{text}");
+        }
+    }
 }

@@ -8,11 +8,12 @@ use redis::aio::MultiplexedConnection;
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use redis::{AsyncConnectionConfig, Client, Cmd, RedisResult, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::error::Failed;
 use super::options::RedisOptions;
+use super::tls;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// After a connection could not be made, nobody tries again for this long.
@@ -21,6 +22,8 @@ const RETRY_AFTER: Duration = Duration::from_millis(50);
 const CLUSTER_AGE_MIN: Duration = Duration::from_millis(500);
 /// Times a cluster is asked again after a redirect, or while a slot is on its way.
 const REDIRECTS_MAX: u32 = 16;
+/// How long the key stays that is written for the sake of writing.
+const WRITTEN_MS: u64 = 60_000;
 
 /// The way to the server, or to all nodes of a cluster.
 pub(super) struct Link {
@@ -50,8 +53,7 @@ impl Link {
             false => {
                 let mut connections = Vec::new();
                 for _ in 0..options.connections {
-                    let node = options.nodes.first().map_or("", String::as_str);
-                    connections.push(Plain::new(node, timeout).map_err(|e| Failed::NotSent(e).explain())?);
+                    connections.push(Plain::new(options).map_err(|e| Failed::NotSent(e).explain())?);
                 }
                 Kind::Plain { connections, turn: AtomicUsize::new(0) }
             }
@@ -132,8 +134,8 @@ impl Link {
 struct Cluster {
     client: ClusterClient,
     live: RwLock<Option<LiveCluster>>,
-    /// Held while connecting: one does, the others wait for it. When the last try failed is in it.
-    connecting: Mutex<Option<Instant>>,
+    /// Held while connecting: one does, the others wait for it. When and why the last try failed is in it.
+    connecting: Mutex<Option<(Instant, RedisError)>>,
     made: AtomicU64,
 }
 
@@ -152,6 +154,7 @@ impl Cluster {
             .retries(REDIRECTS_MAX)
             .min_retry_wait(5)
             .max_retry_wait(200);
+        let builder = tls::cluster(builder, options);
         let (live, connecting) = (RwLock::new(None), Mutex::new(None));
         Ok(Self { client: builder.build()?, live, connecting, made: AtomicU64::new(0) })
     }
@@ -182,14 +185,16 @@ impl Cluster {
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        let Ok(mut failed_at) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
+        let Ok(mut failed) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
             return Err(Failed::NotSent(timed_out()));
         };
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        if failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
-            return Err(Failed::NotSent(refused()));
+        if let Some((at, why)) = &*failed
+            && at.elapsed() < RETRY_AFTER
+        {
+            return Err(Failed::NotSent(why.clone()));
         }
         let made = tokio::time::timeout(timeout, self.client.get_async_connection()).await;
         match made.unwrap_or_else(|_| Err(timed_out())) {
@@ -197,11 +202,11 @@ impl Cluster {
                 let number = self.made.fetch_add(1, Ordering::Relaxed);
                 let live = LiveCluster { connection, number, made_at: Instant::now() };
                 *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
-                *failed_at = None;
+                *failed = None;
                 Ok(live)
             }
             Err(error) => {
-                *failed_at = Some(Instant::now());
+                *failed = Some((Instant::now(), error.clone()));
                 Err(Failed::NotSent(error))
             }
         }
@@ -224,9 +229,11 @@ impl Cluster {
 struct Plain {
     client: Client,
     config: AsyncConnectionConfig,
+    /// The key that is written for the sake of writing.
+    written: String,
     live: RwLock<Option<Live>>,
-    /// Held while connecting: one does, the others wait for it. When the last try failed is in it.
-    connecting: Mutex<Option<Instant>>,
+    /// Held while connecting: one does, the others wait for it. When and why the last try failed is in it.
+    connecting: Mutex<Option<(Instant, RedisError)>>,
     made: AtomicU64,
 }
 
@@ -237,26 +244,61 @@ struct Live {
 }
 
 impl Plain {
-    fn new(node: &str, timeout: Duration) -> RedisResult<Self> {
+    fn new(options: &RedisOptions) -> RedisResult<Self> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(Some(timeout));
-        let client = Client::open(node)?;
+            .set_connection_timeout(Some(options.timeout))
+            .set_response_timeout(Some(options.timeout));
+        let client = tls::client(options)?;
         let (live, connecting) = (RwLock::new(None), Mutex::new(None));
-        Ok(Self { client, config, live, connecting, made: AtomicU64::new(0) })
+        let written = format!("{}w", options.prefix);
+        Ok(Self { client, config, written, live, connecting, made: AtomicU64::new(0) })
     }
 
     async fn call(&self, command: &Cmd, replicas: u32, timeout: Duration) -> Result<Value, Failed> {
         let live = self.live(timeout).await?;
         let mut connection = live.connection.clone();
-        let mut answer = command.query_async(&mut connection).await.map_err(Failed::Sent);
-        if replicas > 0 && answer.is_ok() {
-            answer = wait(&mut connection, replicas, timeout).await.and(answer);
-        }
+        let answer = match replicas {
+            0 => command.query_async(&mut connection).await.map_err(Failed::Sent),
+            _ => self.call_and_wait(&mut connection, command, replicas, timeout).await,
+        };
         if answer.as_ref().is_err_and(Failed::spoils_connection) {
             self.forget(live.number);
         }
         answer
+    }
+
+    /// The command, and right behind it on the same connection the wait until so many replicas have what it wrote.
+    ///
+    /// `WAIT` is about the last write of its own connection, since Redis 7.2 about nothing else. What is answered may
+    /// have been written over another connection or by another process: a replay, a claim that is repeated. So
+    /// something is written in between. Whatever came before it is before it in the replicas' stream, too.
+    async fn call_and_wait(
+        &self,
+        connection: &mut MultiplexedConnection,
+        command: &Cmd,
+        replicas: u32,
+        timeout: Duration,
+    ) -> Result<Value, Failed> {
+        let ms = u64::try_from(timeout.as_millis() / 2).unwrap_or(1_000).max(1);
+        let mut together = redis::pipe();
+        together.add_command(command.clone());
+        together.cmd("SET").arg(&self.written).arg("").arg("PX").arg(WRITTEN_MS);
+        together.cmd("WAIT").arg(replicas).arg(ms).ignore_errors();
+        let answers: Vec<RedisResult<Value>> =
+            together.query_async(connection).await.map_err(Failed::Sent)?;
+        let mut answers = answers.into_iter();
+        let mut next = || answers.next().unwrap_or(Ok(Value::Nil));
+        let answer = next().map_err(Failed::Sent)?;
+        next().map_err(Failed::Unconfirmed)?;
+        let have = match next().map_err(Failed::Unconfirmed)? {
+            Value::Int(have) => have,
+            other => return Err(Failed::Ours(super::error::unexpected(&other))),
+        };
+        if have >= i64::from(replicas) {
+            return Ok(answer);
+        }
+        let message = format!("{have} of {replicas} replicas have the write after {ms} ms; retry");
+        Err(Failed::Ours(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
     }
 
     fn current(&self) -> Option<Live> {
@@ -268,25 +310,27 @@ impl Plain {
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        let Ok(mut failed_at) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
+        let Ok(mut failed) = tokio::time::timeout(timeout, self.connecting.lock()).await else {
             return Err(Failed::NotSent(timed_out()));
         };
         if let Some(live) = self.current() {
             return Ok(live);
         }
-        if failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
-            return Err(Failed::NotSent(refused()));
+        if let Some((at, why)) = &*failed
+            && at.elapsed() < RETRY_AFTER
+        {
+            return Err(Failed::NotSent(why.clone()));
         }
         match self.client.get_multiplexed_async_connection_with_config(&self.config).await {
             Ok(connection) => {
                 let number = self.made.fetch_add(1, Ordering::Relaxed);
                 let live = Live { connection, number };
                 *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live.clone());
-                *failed_at = None;
+                *failed = None;
                 Ok(live)
             }
             Err(error) => {
-                *failed_at = Some(Instant::now());
+                *failed = Some((Instant::now(), error.clone()));
                 Err(Failed::NotSent(error))
             }
         }
@@ -301,29 +345,8 @@ impl Plain {
     }
 }
 
-/// Waits until so many replicas have everything this connection has written.
-async fn wait(
-    connection: &mut MultiplexedConnection,
-    replicas: u32,
-    timeout: Duration,
-) -> Result<(), Failed> {
-    let ms = u64::try_from(timeout.as_millis() / 2).unwrap_or(1_000).max(1);
-    let mut ask = Cmd::new();
-    ask.arg("WAIT").arg(replicas).arg(ms);
-    let have: u32 = ask.query_async(connection).await.map_err(Failed::Sent)?;
-    if have >= replicas {
-        return Ok(());
-    }
-    let message = format!("{have} of {replicas} replicas have the write after {ms} ms; retry");
-    Err(Failed::Ours(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message)))
-}
-
-fn timed_out() -> redis::RedisError {
+fn timed_out() -> RedisError {
     std::io::Error::from(std::io::ErrorKind::TimedOut).into()
-}
-
-fn refused() -> redis::RedisError {
-    std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()
 }
 
 fn busy(requests_max: usize) -> StoreError {

@@ -49,6 +49,8 @@ mod marker;
 mod options;
 mod probe;
 mod script;
+#[cfg_attr(not(feature = "redis-tls"), path = "no_tls.rs")]
+mod tls;
 
 pub use marker::Memory;
 pub use options::RedisOptions;

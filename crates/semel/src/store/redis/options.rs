@@ -20,11 +20,13 @@ const CONNECTIONS_MAX: usize = 64;
 /// |---|---|
 /// | `redis://USER:PASSWORD@HOST:PORT/DB` | one server, or whatever answers for it |
 /// | `redis+cluster://USER:PASSWORD@HOST:PORT,HOST:PORT` | a cluster, by some of its nodes |
+/// | `rediss://…`, `rediss+cluster://…` | the same over TLS; needs the feature `redis-tls` |
+/// | `?ca=PATH` | with TLS: the authorities to believe, in PEM, instead of the system's |
 /// | `?prefix=s` | what keys begin with; another prefix is another store |
 /// | `?timeout=2000` | ms that one request may take, connecting included |
 /// | `?connections=2` | connections to the server (a cluster has one to each node) |
 /// | `?replicas=1` | a write is acknowledged when so many replicas have it too (not in a cluster) |
-/// | `?force=eviction` | opens although the server may evict any key when it is full |
+/// | `?force=eviction` | opens although the server evicts keys when it is full |
 /// | `?max_age=300` | only of a cache in front of a SQL store: seconds that an entry is believed |
 /// | `?create=yes` | makes the store if there is none: for data that may be lost, see [`marker`](super) |
 #[derive(Clone)]
@@ -39,6 +41,9 @@ pub struct RedisOptions {
     pub(super) force_eviction: bool,
     pub(super) create: bool,
     pub(in crate::store) max_age: Option<Duration>,
+    /// Authorities in PEM, instead of the system's.
+    #[cfg_attr(not(feature = "redis-tls"), allow(dead_code))]
+    pub(super) ca: Option<Vec<u8>>,
     pub(super) edit: Option<Edit>,
 }
 
@@ -83,10 +88,22 @@ impl RedisOptions {
             force_eviction: false,
             create: false,
             max_age: None,
+            ca: None,
             edit: None,
         };
+        let mut ca = None;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            options.set(pair)?;
+            match pair.strip_prefix("ca=") {
+                Some(path) => ca = Some(path),
+                None => options.set(pair)?,
+            }
+        }
+        if tls == "rediss" {
+            options.ca = super::tls::check(scheme, ca)?;
+        } else if ca.is_some() {
+            return Err(wrong(
+                "ca= in the URL of Redis is for rediss://, which encrypts; this does not".into(),
+            ));
         }
         Ok(options)
     }
@@ -120,7 +137,7 @@ impl RedisOptions {
             _ => {
                 return Err(wrong(format!(
                     "the URL of Redis says {pair:?}; known are prefix=, timeout=, connections=, replicas=, \
-                     force=eviction, create=yes, max_age="
+                     force=eviction, create=yes, max_age=, ca="
                 )));
             }
         }
@@ -190,7 +207,7 @@ pub(super) fn shown(url: &str) -> String {
     }
 }
 
-fn wrong(message: String) -> StoreError {
+pub(super) fn wrong(message: String) -> StoreError {
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
 }
 
@@ -215,9 +232,24 @@ mod tests {
             "redis://h?timeout=0",
             "redis://h?force=all",
             "redis+cluster://h?replicas=1",
+            "redis://h?ca=/etc/ca.pem",
+            "rediss://h?ca=/does/not/exist",
         ] {
             let error = RedisOptions::new(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Misconfigured, "{bad}");
+        }
+    }
+
+    #[test]
+    #[cfg(not(feature = "redis-tls"))]
+    fn a_build_without_tls_does_not_go_without_it_where_it_is_asked_for() {
+        for url in ["rediss://h", "rediss+cluster://a,b"] {
+            let error = RedisOptions::new(url).unwrap_err();
+            assert_eq!((error.kind(), error.fate()), (ErrorKind::Misconfigured, Fate::NotApplied));
+            assert!(
+                error.to_string().contains("redis-tls") && error.to_string().contains("stunnel"),
+                "{error}"
+            );
         }
     }
 

@@ -54,19 +54,16 @@ pub(super) fn judge(all: &[Settings], force_eviction: bool) -> Result<(), StoreE
             ));
         }
         match settings.maxmemory_policy.as_deref() {
-            Some(policy) if policy.starts_with("allkeys-") && !force_eviction => {
+            Some(policy) if policy != "noeviction" && !force_eviction => {
                 return refuse(format!(
-                    "this Redis evicts any key when it is full (maxmemory-policy {policy}), also claims under way, \
-                     and what is evicted runs again; set noeviction, or say ?force=eviction"
+                    "this Redis evicts {} when it is full (maxmemory-policy {policy}), and what is evicted runs again; \
+                     set noeviction, or say ?force=eviction",
+                    evicted(policy)
                 ));
             }
-            Some(policy) if policy.starts_with("allkeys-") => {
-                tracing::warn!(policy, "this Redis may evict claims under way; forced");
+            Some(policy) if policy != "noeviction" => {
+                tracing::warn!(policy, "this Redis evicts {} when it is full; forced", evicted(policy));
             }
-            Some(policy) if policy.starts_with("volatile-") => tracing::warn!(
-                policy,
-                "this Redis evicts finished outcomes before their retention is over when it is full; set noeviction"
-            ),
             Some(_) => {}
             None => tracing::warn!(
                 "this Redis does not tell its maxmemory-policy; make sure that it is noeviction"
@@ -81,6 +78,14 @@ pub(super) fn judge(all: &[Settings], force_eviction: bool) -> Result<(), StoreE
         }
     }
     Ok(())
+}
+
+fn evicted(policy: &str) -> &'static str {
+    match policy.starts_with("volatile-") {
+        // Whatever is finished expires some day, unless it is kept for ever.
+        true => "finished outcomes before their retention is over",
+        false => "any key, also claims under way,",
+    }
 }
 
 fn number(version: &str) -> (u32, u32) {
@@ -120,9 +125,14 @@ mod tests {
             }]
         };
         assert!(judge(&of("noeviction", "7.0.15"), false).is_ok());
-        assert!(judge(&of("volatile-ttl", "6.2.0"), false).is_ok());
-        assert!(judge(&of("allkeys-lru", "7.2.4"), false).is_err());
-        assert!(judge(&of("allkeys-lru", "7.2.4"), true).is_ok());
+        for policy in ["allkeys-lru", "allkeys-random", "volatile-ttl", "volatile-lru", "volatile-random"] {
+            let error = judge(&of(policy, "7.2.4"), false).unwrap_err();
+            assert!(
+                error.kind() == ErrorKind::Misconfigured && error.to_string().contains(policy),
+                "{error}"
+            );
+            assert!(judge(&of(policy, "6.2.0"), true).is_ok());
+        }
         assert!(judge(&of("noeviction", "6.0.16"), false).is_err());
         assert!(judge(&[Settings::default()], false).is_ok(), "unknown is not refused");
     }

@@ -9,7 +9,7 @@ use super::{Shared, entry};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::observe::CacheFill;
-use crate::store::{Record, Store};
+use crate::store::{Lineage, Record, Store};
 
 /// Outcomes that wait; one more is not kept in the cache.
 pub(super) const WAITING_MAX: usize = 1_024;
@@ -20,19 +20,18 @@ const TOGETHER: usize = 32;
 const ON_THE_WAY_MAX: Duration = Duration::from_secs(5);
 
 /// What was committed.
-pub(super) enum Fill {
-    /// Finished just now; the authority has the record.
-    Finished(IntentId, Instant),
-    /// Replayed by the authority, whose clock was this when it was asked.
-    Replayed(Arc<Record>, StoreTime, Instant),
+pub(super) struct Fill {
+    pub(super) what: What,
+    /// The authority's when it was asked. Once it has another one, this says nothing about its data.
+    pub(super) lineage: Lineage,
+    pub(super) since: Instant,
 }
 
-impl Fill {
-    fn since(&self) -> Instant {
-        match self {
-            Self::Finished(_, since) | Self::Replayed(_, _, since) => *since,
-        }
-    }
+pub(super) enum What {
+    /// Finished just now; the authority has the record.
+    Finished(IntentId),
+    /// Replayed by the authority, whose clock was this when it was asked.
+    Replayed(Arc<Record>, StoreTime),
 }
 
 pub(super) async fn run<S: Store>(shared: Arc<Shared<S>>, mut waiting: mpsc::Receiver<Fill>) {
@@ -49,12 +48,12 @@ pub(super) async fn run<S: Store>(shared: Arc<Shared<S>>, mut waiting: mpsc::Rec
 }
 
 async fn one<S: Store>(shared: &Shared<S>, fill: Fill) -> CacheFill {
-    if fill.since().elapsed() > ON_THE_WAY_MAX {
+    if fill.since.elapsed() > ON_THE_WAY_MAX {
         return CacheFill::Dropped;
     }
-    let (record, read_at) = match fill {
-        Fill::Replayed(record, now, _) => (record, now),
-        Fill::Finished(id, _) => {
+    let (record, read_at) = match fill.what {
+        What::Replayed(record, now) => (record, now),
+        What::Finished(id) => {
             // The earliest it can be there: what is read now is believed no longer than it should be.
             let Some(now) = shared.clock.at(Instant::now()) else { return CacheFill::Error };
             match shared.authority.get(id).await {
@@ -64,12 +63,12 @@ async fn one<S: Store>(shared: &Shared<S>, fill: Fill) -> CacheFill {
             }
         }
     };
-    if !entry::is_kept(&record) {
+    if !entry::is_kept(&record) || shared.lineage.last() != fill.lineage {
         return CacheFill::Dropped;
     }
     // Redis takes it out of its memory by its own clock; whether it counts is said by the authority's (see `clock`).
     let left_ms = record.head.expires_at.map_or(u64::MAX, |at| at.since_ms(read_at));
-    let name = entry::name(shared.lineage(), &record.intent.id());
+    let name = entry::name(fill.lineage, &record.intent.id());
     let bytes = entry::finished(&name, &record, read_at);
     match shared.put(&name, &bytes, left_ms.min(shared.max_age_ms)).await {
         Ok(true) => CacheFill::Stored,

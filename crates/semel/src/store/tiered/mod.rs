@@ -19,11 +19,12 @@
 //! - **Believed for a while only**: an entry counts for `max_age` (five minutes) after it was read from the authority.
 //!   This bounds what two things nobody can see from here can do: somebody decides past the cache (`semel release`
 //!   without `--cache`), or the database is restored from an older backup. After a restore, make a new lineage
-//!   (`semel migrate --new-lineage`): then nothing that was cached before counts at all.
+//!   (`semel migrate --new-lineage`): then nothing that was cached before counts at all. Processes that run
+//!   meanwhile notice within [`LINEAGE_WITHIN`], whatever their traffic is (see `known`).
 //! - **`verify`** operations ask the authority before each replay.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -31,7 +32,8 @@ use tokio::sync::mpsc;
 use self::breaker::Breaker;
 use self::clock::Clock;
 use self::entry::Entry;
-use self::fill::Fill;
+use self::fill::{Fill, What};
+use self::known::Known;
 use super::redis::RedisOptions;
 use super::redis::cache::Cache;
 use super::{
@@ -49,6 +51,9 @@ mod breaker;
 mod clock;
 mod entry;
 mod fill;
+mod known;
+
+pub use known::LINEAGE_WITHIN;
 
 /// How long the cache may take to answer. An authority is not much slower.
 const LOOK_MAX: Duration = Duration::from_millis(50);
@@ -78,7 +83,7 @@ struct Shared<S> {
     cache: Cache,
     breaker: Breaker,
     clock: Clock,
-    lineage: Mutex<Lineage>,
+    lineage: Known,
     max_age_ms: u64,
     /// One look, and one fill.
     look_max: Duration,
@@ -98,7 +103,9 @@ impl<S: Store> TieredStore<S> {
     pub async fn open(authority: S, cache_url: &str, metrics: &Metrics) -> Result<Self, StoreError> {
         let options = RedisOptions::new(cache_url)?;
         let asked = Instant::now();
-        let (now, lineage) = (authority.now().await?, authority.lineage().await?);
+        let (now, answered) = (authority.now().await?, Instant::now());
+        let lineage_asked = Instant::now();
+        let lineage = authority.lineage().await?;
         let Some(lineage) = lineage else {
             let message = "this store does not say which data it holds (it has no lineage), so nothing can be cached \
                            in front of it; leave the cache out";
@@ -110,16 +117,17 @@ impl<S: Store> TieredStore<S> {
             cache: Cache::new(&options)?,
             breaker: Breaker::default(),
             clock: Clock::default(),
-            lineage: Mutex::new(lineage),
+            lineage: Known::new(lineage, lineage_asked),
             max_age_ms: millis(options.max_age.unwrap_or(MAX_AGE)),
             look_max,
             fill_max: options.timeout,
             metrics: metrics.cache(),
         };
-        shared.clock.tell(now, asked, Instant::now());
+        shared.clock.tell(now, asked, answered);
         let shared = Arc::new(shared);
         let (fills, waiting) = mpsc::channel(fill::WAITING_MAX);
         tokio::spawn(fill::run(Arc::clone(&shared), waiting));
+        tokio::spawn(known::follow(Arc::downgrade(&shared)));
         Ok(Self { shared, fills })
     }
 
@@ -136,7 +144,7 @@ impl<S: Store> TieredStore<S> {
     }
 
     async fn ask(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        let asked = Instant::now();
+        let (asked, lineage) = (Instant::now(), self.shared.lineage.last());
         let claimed = self.shared.authority.claim(claim).await?;
         if let Claimed::Replay(existing) | Claimed::InFlight(existing) | Claimed::Uncertain(existing) =
             &claimed
@@ -144,12 +152,13 @@ impl<S: Store> TieredStore<S> {
             self.shared.clock.tell(existing.now, asked, Instant::now());
         }
         if let Claimed::Replay(existing) = &claimed {
-            self.fill(Fill::Replayed(Arc::clone(&existing.record), existing.now, asked));
+            let (record, read_at) = (Arc::clone(&existing.record), existing.now);
+            self.fill(Fill { what: What::Replayed(record, read_at), lineage, since: asked });
         }
         Ok(claimed)
     }
 
-    /// Follows the authority's clock and lineage, beside the request.
+    /// Follows the authority's clock, beside the request.
     fn keep_up(&self) {
         if !self.shared.clock.ask_again(Instant::now()) {
             return;
@@ -157,22 +166,15 @@ impl<S: Store> TieredStore<S> {
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             let asked = Instant::now();
-            match (shared.authority.now().await, shared.authority.lineage().await) {
-                (Ok(now), Ok(Some(lineage))) => {
-                    *shared.lineage.lock().unwrap_or_else(PoisonError::into_inner) = lineage;
-                    shared.clock.tell(now, asked, Instant::now());
-                }
-                _ => shared.clock.not_told(),
+            match shared.authority.now().await {
+                Ok(now) => shared.clock.tell(now, asked, Instant::now()),
+                Err(_) => shared.clock.not_told(),
             }
         });
     }
 }
 
 impl<S> Shared<S> {
-    fn lineage(&self) -> Lineage {
-        *self.lineage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// One request to the cache: bounded, and not made while it fails.
     async fn bounded<T>(
         &self,
@@ -199,7 +201,8 @@ impl<S> Shared<S> {
 
     /// What the cache knows of an intent, if it may be believed; with the authority's time.
     async fn cached(&self, id: &IntentId) -> (CacheLook, Option<(Box<Record>, StoreTime)>) {
-        let name = entry::name(self.lineage(), id);
+        let Some(lineage) = self.lineage.at(Instant::now()) else { return (CacheLook::Old, None) };
+        let name = entry::name(lineage, id);
         let found = match self.bounded(self.look_max, self.cache.get(&name)).await {
             Ok(Some(found)) => found,
             Ok(None) => return (CacheLook::Miss, None),
@@ -232,26 +235,39 @@ impl<S> Shared<S> {
         };
         (look, Some(Claimed::Replay(record.existing(now, other_recipe))))
     }
+}
 
+impl<S: Store> Shared<S> {
     /// Nobody is given what the cache has of this intent up to that epoch.
     async fn withdraw(&self, id: &IntentId, epoch: Epoch) -> Result<(), StoreError> {
-        let name = entry::name(self.lineage(), id);
-        let told = self.put(&name, &entry::tombstone(&name, epoch), TOMBSTONE_MS).await;
-        told.map(|_| ()).map_err(|source| {
-            let message = "the cache cannot be told that an outcome is withdrawn, and would go on giving it; nothing \
-                           was changed: retry when Redis answers";
-            let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
-            match source {
-                Some(source) => error.with_source(source),
-                None => error,
-            }
-        })
+        // Asked anew: others may fill the cache under a lineage that this process has not heard of.
+        let asked = Instant::now();
+        let before = self.lineage.last();
+        if let Some(now) = self.authority.lineage().await.map_err(|source| not_withdrawn(Some(source)))? {
+            self.lineage.tell(now, asked);
+        }
+        let now = self.lineage.last();
+        for lineage in [Some(now), Some(before).filter(|before| *before != now)].into_iter().flatten() {
+            let name = entry::name(lineage, id);
+            self.put(&name, &entry::tombstone(&name, epoch), TOMBSTONE_MS).await.map_err(not_withdrawn)?;
+        }
+        Ok(())
+    }
+}
+
+fn not_withdrawn(source: Option<StoreError>) -> StoreError {
+    let message = "the cache cannot be told that an outcome is withdrawn, and would go on giving it; nothing was \
+                   changed: retry when Redis and the database answer";
+    let error = StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message);
+    match source {
+        Some(source) => error.with_source(source),
+        None => error,
     }
 }
 
 impl<S> fmt::Debug for TieredStore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TieredStore").field("lineage", &self.shared.lineage()).finish_non_exhaustive()
+        f.debug_struct("TieredStore").field("lineage", &self.shared.lineage.last()).finish_non_exhaustive()
     }
 }
 
@@ -284,10 +300,10 @@ impl<S: Store> Store for TieredStore<S> {
     }
 
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
-        let verdict = finish.verdict;
+        let (verdict, lineage) = (finish.verdict, self.shared.lineage.last());
         let finished = self.shared.authority.finish(ticket, finish).await?;
         if finished == Finished::Recorded && matches!(verdict, Verdict::Completed | Verdict::FailedFinal) {
-            self.fill(Fill::Finished(ticket.id, Instant::now()));
+            self.fill(Fill { what: What::Finished(ticket.id), lineage, since: Instant::now() });
         }
         Ok(finished)
     }
@@ -303,11 +319,12 @@ impl<S: Store> Store for TieredStore<S> {
         if let Some((record, _)) = found {
             return Ok(Some(*record));
         }
-        let asked = Instant::now();
+        let (asked, lineage) = (Instant::now(), self.shared.lineage.last());
         let now = self.shared.clock.at(asked);
         let record = self.shared.authority.get(id).await?;
         if let (Some(record), Some(now)) = (record.as_ref().filter(|record| entry::is_kept(record)), now) {
-            self.fill(Fill::Replayed(Arc::new(record.clone()), now.earliest, asked));
+            let what = What::Replayed(Arc::new(record.clone()), now.earliest);
+            self.fill(Fill { what, lineage, since: asked });
         }
         Ok(record)
     }

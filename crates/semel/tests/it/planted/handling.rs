@@ -1,5 +1,6 @@
 //! A memory store whose decisions are right, and whose handling of them is not.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,11 +20,19 @@ pub(super) struct Planted {
     busy: AtomicBool,
     asked: AtomicU64,
     last: Mutex<Option<Outcome>>,
+    looked: Mutex<HashMap<IntentId, Record>>,
 }
 
 impl Planted {
     pub(super) fn new(inner: MemoryStore, bug: Option<Bug>) -> Self {
-        Self { inner, bug, busy: AtomicBool::new(false), asked: AtomicU64::new(0), last: Mutex::new(None) }
+        Self {
+            inner,
+            bug,
+            busy: AtomicBool::new(false),
+            asked: AtomicU64::new(0),
+            last: Mutex::new(None),
+            looked: Mutex::new(HashMap::new()),
+        }
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -160,6 +169,19 @@ impl Store for Planted {
 
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         Ok(self.inner.get(id).await?.map(|record| self.noted(record)))
+    }
+
+    async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
+        let found = self.get(id).await?;
+        if !self.has(Bug::LookRemembers) {
+            return Ok(found);
+        }
+        // A cache that nobody tells what was taken back.
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        match found.filter(|record| record.head.state == State::Completed) {
+            Some(record) => Ok(Some(looked.entry(id).or_insert(record).clone())),
+            None => Ok(looked.get(&id).cloned()),
+        }
     }
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {

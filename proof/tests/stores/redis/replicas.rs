@@ -1,0 +1,163 @@
+//! `?replicas=1`: acknowledged when a replica has it, in doubt when it is not known to.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use semel::store::redis::RedisStore;
+use semel::store::{Claimed, ErrorKind, Fate, Finished, Store, StoreError};
+use testkit::proxy::{Fault, Proxy};
+use testkit::services::{Service, require};
+
+use super::support::{Server, body_of, claim, completed, done, options, run};
+
+/// A primary and a replica of it that is in step; the way between them can be stopped.
+struct Pair {
+    primary: Server,
+    replica: Server,
+    between: Proxy,
+    /// Waits for nobody.
+    quick: RedisStore,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let primary = Server::start(&[]).await;
+        let quick = options(&primary.url(), "s").create().await.unwrap();
+        let between = Proxy::start(primary.address()).unwrap();
+        let (host, port) = (between.addr().ip().to_string(), between.addr().port().to_string());
+        let replica = Server::start(&["--replicaof", &host, &port]).await;
+        let pair = Self { primary, replica, between, quick };
+        pair.settled(&pair.waiting(1).await, "in-step").await;
+        pair
+    }
+
+    async fn waiting(&self, connections: usize) -> RedisStore {
+        let url = format!("{}?replicas=1&timeout=1000&connections={connections}", self.primary.url());
+        RedisStore::open(&url).await.unwrap()
+    }
+
+    /// Asks until a replica has it.
+    async fn settled(&self, store: &RedisStore, key: &str) -> Claimed {
+        let claim = claim(key);
+        for _ in 0..60 {
+            match store.claim(claim.clone()).await {
+                Ok(claimed) => return claimed,
+                Err(error) => in_doubt(error),
+            }
+        }
+        panic!("the replica does not come into step");
+    }
+}
+
+fn in_doubt(error: StoreError) {
+    assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::InDoubt), "{error}");
+}
+
+#[tokio::test]
+async fn with_a_replica_it_is_acknowledged_and_without_it_is_in_doubt() {
+    let Some(_) = require(Service::Redis) else { return };
+    let mut pair = Pair::new().await;
+    let store = pair.waiting(2).await;
+    done(&store, "alive").await;
+    assert_eq!(body_of(store.claim(claim("alive")).await), "alive");
+    let open = run(&store, claim("open")).await;
+
+    pair.replica.kill();
+    let dead = claim("dead");
+    in_doubt(store.claim(dead.clone()).await.unwrap_err());
+    in_doubt(store.finish(open, completed("open")).await.unwrap_err());
+    // Asked again, over whichever connection: it is there, and it is still in doubt.
+    for _ in 0..4 {
+        in_doubt(store.claim(dead.clone()).await.unwrap_err());
+        in_doubt(store.finish(open, completed("open")).await.unwrap_err());
+    }
+
+    pair.replica.restart().await;
+    let Claimed::Run(ticket) = settled_claim(&store, dead).await else { panic!("it was granted") };
+    assert_eq!(ticket.attempt, 1);
+    assert_eq!(store.finish(open, completed("other")).await.unwrap(), Finished::Already);
+    assert_eq!(body_of(store.claim(claim("open")).await), "open");
+}
+
+async fn settled_claim(store: &RedisStore, claim: semel::store::Claim) -> Claimed {
+    for _ in 0..60 {
+        match store.claim(claim.clone()).await {
+            Ok(claimed) => return claimed,
+            Err(error) => in_doubt(error),
+        }
+    }
+    panic!("the replica does not come back");
+}
+
+#[tokio::test]
+async fn what_somebody_else_wrote_is_not_replayed_before_a_replica_has_it() {
+    let Some(_) = require(Service::Redis) else { return };
+    let pair = Pair::new().await;
+    pair.between.set(Fault::Hang);
+    done(&pair.quick, "late").await;
+    // A connection that has written nothing itself.
+    let store = pair.waiting(1).await;
+    in_doubt(store.claim(claim("late")).await.unwrap_err());
+    pair.between.set(Fault::Pass);
+    let claimed = pair.settled(&store, "late").await;
+    assert_eq!(body_of(Ok(claimed)), "late");
+}
+
+/// What the server was told, and by whom: address and command, scripts' own calls left out.
+struct Monitor(BufReader<TcpStream>);
+
+impl Monitor {
+    fn of(server: &Server) -> Self {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut lines = BufReader::new(stream);
+        let mut ok = String::new();
+        lines.read_line(&mut ok).unwrap();
+        assert_eq!(ok, "+OK\r\n");
+        Self(lines)
+    }
+
+    fn next(&mut self) -> (String, String) {
+        loop {
+            let mut line = String::new();
+            self.0.read_line(&mut line).unwrap();
+            let (_, rest) = line.split_once('[').unwrap();
+            let (who, what) = rest.split_once(']').unwrap();
+            if !who.ends_with(" lua") {
+                let command = what.split('"').nth(1).unwrap().to_uppercase();
+                return (who.to_owned(), command);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_wait_is_behind_a_write_on_the_connection_of_the_script() {
+    const CLAIMS: usize = 6;
+    let Some(_) = require(Service::Redis) else { return };
+    let pair = Pair::new().await;
+    let store = pair.waiting(2).await;
+    done(&store, "done").await;
+    done(&store, "warm").await;
+    let mut monitor = Monitor::of(&pair.primary);
+    for n in 0..CLAIMS {
+        // Replays write nothing; since Redis 7.2 a wait behind them alone would wait for nothing.
+        let key = if n % 2 == 0 { "done".to_owned() } else { format!("new-{n}") };
+        store.claim(claim(&key)).await.unwrap();
+    }
+    let (mut told, mut waits) = (Vec::new(), 0);
+    while waits < CLAIMS {
+        let (who, command) = monitor.next();
+        if matches!(command.as_str(), "EVALSHA" | "SET" | "WAIT") {
+            waits += usize::from(command == "WAIT");
+            told.push((who, command));
+        }
+    }
+    for request in told.chunks(3) {
+        let commands: Vec<_> = request.iter().map(|(_, command)| command.as_str()).collect();
+        assert_eq!(commands, ["EVALSHA", "SET", "WAIT"], "{told:?}");
+        assert!(request.iter().all(|(who, _)| *who == request[0].0), "{told:?}");
+    }
+}
