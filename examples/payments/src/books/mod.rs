@@ -38,7 +38,7 @@ pub trait Books: Clone + Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Result<Option<Payment>, Refused>> + Send;
 
-    /// A merchant's latest payment under a key.
+    /// A merchant's payment under a key.
     fn payment_by_key(
         &self,
         merchant: &str,

@@ -1,5 +1,6 @@
 //! On PostgreSQL, over a pool of `sqlx`.
 
+use semel::Intent;
 use semel::http::ClaimHandle;
 use semel::tx::TxError;
 use semel::tx::driver::Dialect;
@@ -14,8 +15,7 @@ use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
 const TABLES: &str = include_str!("postgres.sql");
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND id = $2";
 const BY_KEY: &str =
-    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2
-                      ORDER BY id DESC LIMIT 1";
+    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2";
 
 /// The books in a PostgreSQL database.
 #[derive(Clone, Debug)]
@@ -41,25 +41,11 @@ impl PostgresBooks {
 impl Books for PostgresBooks {
     async fn pay(&self, claim: &ClaimHandle, order: Order) -> Booked {
         let intent = claim.intent();
-        let merchant = intent.scope().as_str();
         let mut tx = self.begin().await?;
         let answer = claim
             .once_tx(&mut tx, async |tx| {
                 let payment = order.payment(intent)?;
-                let insert =
-                    "INSERT INTO payment (id, merchant, key, customer, amount) VALUES ($1, $2, $3, $4, $5)";
-                sqlx::query(insert)
-                    .bind(&payment.id)
-                    .bind(merchant)
-                    .bind(&payment.key)
-                    .bind(&payment.customer)
-                    .bind(payment.amount)
-                    .execute(&mut *tx)
-                    .await?;
-                for account in api::accounts(merchant, &payment.customer)? {
-                    ledger::open(tx, &account).await?;
-                }
-                ledger::post(tx, &api::posting(intent, &payment.customer, payment.amount)?).await?;
+                book(tx, intent, &payment).await?;
                 api::created(&payment)
             })
             .await?;
@@ -69,32 +55,27 @@ impl Books for PostgresBooks {
 
     async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
         let intent = claim.intent();
+        let merchant = intent.scope().as_str();
         let mut tx = self.begin().await?;
         let answer = claim
             .once_tx(&mut tx, async |tx| {
                 let refund = order.refund(payment)?;
+                let of = find(tx, BY_ID, merchant, payment).await?.ok_or(Refused::NotFound)?;
+                let posting = api::posting(intent, &of.customer, -refund.amount)?;
+                api::moved(ledger::post(tx, &posting).await?)?;
                 // The row's lock lets refunds of one payment in one by one, so no two share what is left.
-                let take = "UPDATE payment SET refunded = refunded + $1
-                            WHERE id = $2 AND merchant = $3 AND refunded + $1 <= amount RETURNING customer";
-                let taken = sqlx::query_scalar::<_, String>(take)
-                    .bind(refund.amount)
-                    .bind(payment)
-                    .bind(intent.scope().as_str())
-                    .fetch_optional(&mut *tx)
-                    .await?;
-                let Some(customer) = taken else {
-                    return Err(match find(tx, BY_ID, intent.scope().as_str(), payment).await? {
-                        Some(_) => Refused::TooMuch,
-                        None => Refused::NotFound,
-                    });
-                };
+                let take =
+                    "UPDATE payment SET refunded = refunded + $1 WHERE id = $2 AND refunded + $1 <= amount";
+                let taken = sqlx::query(take).bind(refund.amount).bind(payment).execute(&mut *tx).await?;
+                if taken.rows_affected() == 0 {
+                    return Err(Refused::TooMuch);
+                }
                 sqlx::query("INSERT INTO refund (id, payment, amount) VALUES ($1, $2, $3)")
                     .bind(&refund.id)
                     .bind(payment)
                     .bind(refund.amount)
                     .execute(&mut *tx)
                     .await?;
-                ledger::post(tx, &api::posting(intent, &customer, -refund.amount)?).await?;
                 api::created(&refund)
             })
             .await?;
@@ -119,6 +100,26 @@ impl Books for PostgresBooks {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
+async fn book(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    for account in api::accounts(merchant, &payment.customer)? {
+        ledger::open(&mut *tx, &account).await?;
+    }
+    let posting = api::posting(intent, &payment.customer, payment.amount)?;
+    api::moved(ledger::post(&mut *tx, &posting).await?)?;
+    let insert = "INSERT INTO payment (id, merchant, key, customer, amount) VALUES ($1, $2, $3, $4, $5)";
+    sqlx::query(insert)
+        .bind(&payment.id)
+        .bind(merchant)
+        .bind(&payment.key)
+        .bind(&payment.customer)
+        .bind(payment.amount)
+        .execute(tx)
+        .await?;
+    Ok(())
 }
 
 /// A commit whose answer is lost may have happened. The retry will find out: it is replayed, or it runs.

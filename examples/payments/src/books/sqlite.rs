@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
+use semel::Intent;
 use semel::http::ClaimHandle;
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
@@ -59,18 +60,10 @@ impl Books for SqliteBooks {
         let claim = claim.clone();
         let paid = self.on_thread(move |books| {
             let intent = claim.intent();
-            let merchant = intent.scope().as_str();
             let tx = begin(books)?;
             let answer = claim.once_now(&tx, |tx| {
                 let payment = order.payment(intent)?;
-                tx.execute(
-                    "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
-                )?;
-                for account in api::accounts(merchant, &payment.customer)? {
-                    ledger::open_now(tx, &account)?;
-                }
-                ledger::post_now(tx, &api::posting(intent, &payment.customer, payment.amount)?)?;
+                book(tx, intent, &payment)?;
                 api::created(&payment)
             });
             let answer = answer.map_err(Stopped)?;
@@ -88,21 +81,18 @@ impl Books for SqliteBooks {
             let tx = begin(books)?;
             let answer = claim.once_now(&tx, |tx| {
                 let refund = order.refund(&payment)?;
-                let take = "UPDATE payment SET refunded = refunded + ?1
-                            WHERE id = ?2 AND merchant = ?3 AND refunded + ?1 <= amount RETURNING customer";
-                let taken =
-                    tx.query_row(take, (refund.amount, &payment, merchant), |row| row.get(0)).optional()?;
-                let Some(customer): Option<String> = taken else {
-                    return Err(match find(tx, BY_ID, merchant, &payment)? {
-                        Some(_) => Refused::TooMuch,
-                        None => Refused::NotFound,
-                    });
-                };
+                let of = find(tx, BY_ID, merchant, &payment)?.ok_or(Refused::NotFound)?;
+                let posting = api::posting(intent, &of.customer, -refund.amount)?;
+                api::moved(ledger::post_now(tx, &posting)?)?;
+                let take =
+                    "UPDATE payment SET refunded = refunded + ?1 WHERE id = ?2 AND refunded + ?1 <= amount";
+                if tx.execute(take, (refund.amount, &payment))? == 0 {
+                    return Err(Refused::TooMuch);
+                }
                 tx.execute(
                     "INSERT INTO refund (id, payment, amount) VALUES (?1, ?2, ?3)",
                     (&refund.id, &payment, refund.amount),
                 )?;
-                ledger::post_now(tx, &api::posting(intent, &customer, -refund.amount)?)?;
                 api::created(&refund)
             });
             let answer = answer.map_err(Stopped)?;
@@ -145,6 +135,21 @@ impl From<Refused> for Stopped {
     }
 }
 
+/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
+fn book(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    for account in api::accounts(merchant, &payment.customer)? {
+        ledger::open_now(tx, &account)?;
+    }
+    let posting = api::posting(intent, &payment.customer, payment.amount)?;
+    api::moved(ledger::post_now(tx, &posting)?)?;
+    tx.execute(
+        "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
+        (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
+    )?;
+    Ok(())
+}
+
 /// As the writer from the beginning: nobody gets in between.
 fn begin(books: &mut Connection) -> Result<rusqlite::Transaction<'_>, Refused> {
     Ok(books.transaction_with_behavior(TransactionBehavior::Immediate)?)
@@ -152,8 +157,7 @@ fn begin(books: &mut Connection) -> Result<rusqlite::Transaction<'_>, Refused> {
 
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND id = ?2";
 const BY_KEY: &str =
-    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND key = ?2
-                      ORDER BY id DESC LIMIT 1";
+    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND key = ?2";
 
 fn find(books: &Connection, select: &str, merchant: &str, value: &str) -> Result<Option<Payment>, Refused> {
     Ok(books.prepare_cached(select)?.query_row((merchant, value), read).optional()?)

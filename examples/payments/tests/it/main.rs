@@ -8,4 +8,5 @@ mod crash;
 mod database;
 mod once;
 mod refunds;
+mod retention;
 mod service;
