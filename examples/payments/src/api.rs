@@ -5,6 +5,7 @@ use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use semel::tx::ledger::{Account, LedgerError, Posting, Receipt};
+use semel::tx::reference::ReferenceError;
 use semel::{Intent, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,6 +26,20 @@ pub struct Order {
     /// Whose account pays.
     #[serde(default = "guest")]
     pub customer: String,
+    /// How.
+    #[serde(default)]
+    pub method: Method,
+}
+
+/// How a payment is made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// From the customer's account here: one commit.
+    #[default]
+    Account,
+    /// From a card, by a provider elsewhere: phases around its call.
+    Card,
 }
 
 /// Body of `POST /api/v1/payments/{id}/refunds`.
@@ -167,6 +182,12 @@ impl From<LedgerError> for Refused {
 
 impl From<sqlx::Error> for Refused {
     fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.to_string())
+    }
+}
+
+impl From<ReferenceError> for Refused {
+    fn from(error: ReferenceError) -> Self {
         Self::Database(error.to_string())
     }
 }

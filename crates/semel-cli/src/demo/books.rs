@@ -98,7 +98,7 @@ pub(crate) async fn serve(
 ) -> Result<(), Failed> {
     let failed = |error: payments::Failed| Failed::not_done(error.to_string());
     let store = store.ok_or_else(|| Failed::usage("say where the books are: --store postgres://…"))?;
-    let app = place::open(store, cache).await.map_err(failed)?;
+    let app = place::open(store, cache, None).await.map_err(failed)?;
     let listener = TcpListener::bind(args.listen).await?;
     println!("listening on {}", listener.local_addr()?);
     let (seed, calls) = (args.seed, Arc::new(Mutex::new(HashMap::<String, u32>::new())));

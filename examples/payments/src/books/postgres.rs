@@ -2,15 +2,17 @@
 
 use semel::Intent;
 use semel::http::ClaimHandle;
-use semel::tx::TxError;
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
+use semel::tx::{Started, TxError, reference};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{PgConnection, Row};
 
 use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::card;
+use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("postgres.sql");
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND id = $2";
@@ -28,6 +30,7 @@ impl PostgresBooks {
         // Two services that start at once would both make them.
         sqlx::query("SELECT pg_advisory_xact_lock(7075)").execute(&mut *tx).await?;
         sqlx::raw_sql(ledger::schema(Dialect::Postgres)).execute(&mut *tx).await?;
+        sqlx::raw_sql(reference::schema(Dialect::Postgres)).execute(&mut *tx).await?;
         sqlx::raw_sql(TABLES).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(Self(pool))
@@ -51,6 +54,41 @@ impl Books for PostgresBooks {
             .await?;
         committed(tx).await?;
         Ok(answer)
+    }
+
+    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+        let intent = claim.intent();
+        let mut tx = self.begin().await?;
+        let mut run = match card::phases(claim)?.start_tx(&mut tx).await.map_err(TxError::or_work)? {
+            Started::Run(run) => run,
+            Started::Replay(answer) => return Ok(claim.response(answer)),
+        };
+        let reserved = run.phase_tx(&mut tx, card::RESERVE, async |tx| {
+            let payment = order.payment(intent)?;
+            reserve(tx, intent, &payment).await?;
+            Ok(payment)
+        });
+        let payment = reserved.await?.value;
+        committed(tx).await?;
+
+        // No transaction is open here, and no connection is held.
+        let charged = card::charge(provider, card::key(&run), payment.amount).await?;
+
+        let mut tx = self.begin().await?;
+        let booked = run.phase_tx(&mut tx, card::BOOK, async |tx| {
+            sqlx::query("DELETE FROM reserved WHERE payment = $1")
+                .bind(&payment.id)
+                .execute(&mut *tx)
+                .await?;
+            if let Charged::Paid(charge) = &charged {
+                reference::record(tx, intent, card::PROVIDER, charge).await?;
+                book(tx, intent, &payment).await?;
+            }
+            Ok(claim.remembered(card::answer(&charged, &payment)?))
+        });
+        let booked = booked.await?;
+        committed(tx).await?;
+        Ok(claim.response(booked.value))
     }
 
     async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
@@ -116,6 +154,21 @@ async fn book(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Resu
         .bind(merchant)
         .bind(&payment.key)
         .bind(&payment.customer)
+        .bind(payment.amount)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+async fn reserve(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    if find(&mut *tx, BY_KEY, intent.scope().as_str(), &payment.key).await?.is_some() {
+        return Err(Refused::Booked);
+    }
+    sqlx::query("INSERT INTO reserved (payment, merchant, key, amount) VALUES ($1, $2, $3, $4)")
+        .bind(&payment.id)
+        .bind(intent.scope().as_str())
+        .bind(&payment.key)
         .bind(payment.amount)
         .execute(tx)
         .await?;

@@ -16,3 +16,11 @@ CREATE TABLE IF NOT EXISTS refund (
     payment text   NOT NULL REFERENCES payment (id),
     amount  bigint NOT NULL CHECK (amount > 0)
 );
+
+-- Cards that are about to be charged, or were and the booking is still to come.
+CREATE TABLE IF NOT EXISTS reserved (
+    payment  text   PRIMARY KEY,
+    merchant text   NOT NULL,
+    key      text   NOT NULL,
+    amount   bigint NOT NULL CHECK (amount > 0)
+);

@@ -9,11 +9,13 @@ use semel::Intent;
 use semel::http::ClaimHandle;
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
-use semel::tx::{self, TxError};
+use semel::tx::{self, Started, TxError, reference};
 
 use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::card;
+use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("sqlite.sql");
 /// Another process may be writing.
@@ -34,6 +36,7 @@ impl SqliteBooks {
         connection.pragma_update(None, "foreign_keys", true)?;
         tx::sqlite::migrate(&connection)?;
         connection.execute_batch(ledger::schema(Dialect::Sqlite))?;
+        connection.execute_batch(reference::schema(Dialect::Sqlite))?;
         connection.execute_batch(TABLES)?;
         Ok(Self(Arc::new(Mutex::new(connection))))
     }
@@ -71,6 +74,49 @@ impl Books for SqliteBooks {
             Ok(answer)
         });
         paid.await.map_err(|Stopped(error)| error)
+    }
+
+    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+        let (phases, ours) = (card::phases(claim)?, claim.clone());
+        let reserved = self.on_thread(move |books| {
+            let tx = begin(books)?;
+            let mut run = match phases.start_now(&tx).map_err(|error| Stopped(error.or_work()))? {
+                Started::Run(run) => run,
+                Started::Replay(answer) => return Ok(Err(ours.response(answer))),
+            };
+            let reserved = run.phase_now(&tx, card::RESERVE, |tx| {
+                let payment = order.payment(ours.intent())?;
+                reserve(tx, ours.intent(), &payment)?;
+                Ok(payment)
+            });
+            let payment = reserved.map_err(Stopped)?.value;
+            tx.commit().map_err(Refused::from)?;
+            Ok(Ok((run, payment)))
+        });
+        let (mut run, payment) = match reserved.await.map_err(|Stopped(error)| error)? {
+            Ok(reserved) => reserved,
+            Err(replayed) => return Ok(replayed),
+        };
+
+        // No transaction is open here: others may write.
+        let charged = card::charge(provider, card::key(&run), payment.amount).await?;
+
+        let claim = claim.clone();
+        let booked = self.on_thread(move |books| {
+            let tx = begin(books)?;
+            let booked = run.phase_now(&tx, card::BOOK, |tx| {
+                tx.execute("DELETE FROM reserved WHERE payment = ?1", [&payment.id])?;
+                if let Charged::Paid(charge) = &charged {
+                    reference::record_now(tx, claim.intent(), card::PROVIDER, charge)?;
+                    book(tx, claim.intent(), &payment)?;
+                }
+                Ok(claim.remembered(card::answer(&charged, &payment)?))
+            });
+            let booked = booked.map_err(Stopped)?;
+            tx.commit().map_err(Refused::from)?;
+            Ok(claim.response(booked.value))
+        });
+        booked.await.map_err(|Stopped(error)| error)
     }
 
     async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
@@ -146,6 +192,19 @@ fn book(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refus
     tx.execute(
         "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
         (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
+    )?;
+    Ok(())
+}
+
+/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+fn reserve(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    if find(tx, BY_KEY, merchant, &payment.key)?.is_some() {
+        return Err(Refused::Booked);
+    }
+    tx.execute(
+        "INSERT INTO reserved (payment, merchant, key, amount) VALUES (?1, ?2, ?3, ?4)",
+        (&payment.id, merchant, &payment.key, payment.amount),
     )?;
     Ok(())
 }

@@ -16,3 +16,11 @@ CREATE TABLE IF NOT EXISTS refund (
     payment TEXT   NOT NULL REFERENCES payment (id),
     amount  INTEGER NOT NULL CHECK (amount > 0)
 ) STRICT;
+
+-- Cards that are about to be charged, or were and the booking is still to come.
+CREATE TABLE IF NOT EXISTS reserved (
+    payment  TEXT    PRIMARY KEY NOT NULL,
+    merchant TEXT    NOT NULL,
+    key      TEXT    NOT NULL,
+    amount   INTEGER NOT NULL CHECK (amount > 0)
+) STRICT;

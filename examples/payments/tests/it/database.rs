@@ -42,6 +42,22 @@ impl Database {
 
     /// The one number a query gives.
     pub(crate) fn number(&self, query: &str) -> i64 {
+        self.value(query)
+    }
+
+    /// The one text a query gives, or nothing.
+    pub(crate) fn text(&self, query: &str) -> Option<String> {
+        self.value(query)
+    }
+
+    fn value<T>(&self, query: &str) -> T
+    where
+        T: rusqlite::types::FromSql
+            + for<'r> sqlx::Decode<'r, sqlx::Postgres>
+            + sqlx::Type<sqlx::Postgres>
+            + Send
+            + Unpin,
+    {
         match self {
             Self::Sqlite(directory) => {
                 let path = directory.path().join("payments.db");

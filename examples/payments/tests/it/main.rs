@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cache;
+mod cards;
 mod client;
 mod crash;
 mod database;
