@@ -4,7 +4,8 @@ use axum::Json;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use semel::tx::ledger::{Account, LedgerError, Posting};
+use semel::tx::ledger::{Account, LedgerError, Posting, Receipt};
+use semel::tx::reference::ReferenceError;
 use semel::{Intent, Key};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -25,6 +26,20 @@ pub struct Order {
     /// Whose account pays.
     #[serde(default = "guest")]
     pub customer: String,
+    /// How.
+    #[serde(default)]
+    pub method: Method,
+}
+
+/// How a payment is made.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Method {
+    /// From the customer's account here: one commit.
+    #[default]
+    Account,
+    /// From a card, by a provider elsewhere: phases around its call.
+    Card,
 }
 
 /// Body of `POST /api/v1/payments/{id}/refunds`.
@@ -128,10 +143,15 @@ pub fn accounts(merchant: &str, customer: &str) -> Result<[Account; 2], LedgerEr
 }
 
 /// From the customer to the merchant; a refund is a negative amount. Named by the intent, so that the ledger itself
-/// would refuse a second one.
+/// refuses a second one: also when the answer to the first is no longer kept.
 pub fn posting(intent: &Intent, customer: &str, amount: i64) -> Result<Posting, LedgerError> {
     let merchant = intent.scope().as_str();
     Posting::of(intent).line(&account(merchant, customer), -amount)?.line(&account(merchant, REVENUE), amount)
+}
+
+/// Money moves with this payment or refund, or it is none: what the ledger has posted before is not booked again.
+pub fn moved(receipt: Receipt) -> Result<(), Refused> {
+    if receipt.already { Err(Refused::Booked) } else { Ok(()) }
 }
 
 /// Why nothing was booked. Nothing is remembered either: the same key may be used again.
@@ -143,6 +163,8 @@ pub enum Refused {
     NotFound,
     /// More than was paid, or than is left of it.
     TooMuch,
+    /// The ledger knows this key from longer ago than answers are kept.
+    Booked,
     /// The database did not do it, or did not say that it did. The retry finds out.
     Database(String),
 }
@@ -151,6 +173,8 @@ impl From<LedgerError> for Refused {
     fn from(error: LedgerError) -> Self {
         match error {
             LedgerError::AccountName(_) => Self::Invalid("this merchant cannot have accounts"),
+            // Posted under this key, with other lines.
+            LedgerError::Mismatch => Self::Booked,
             error => Self::Database(error.to_string()),
         }
     }
@@ -158,6 +182,12 @@ impl From<LedgerError> for Refused {
 
 impl From<sqlx::Error> for Refused {
     fn from(error: sqlx::Error) -> Self {
+        Self::Database(error.to_string())
+    }
+}
+
+impl From<ReferenceError> for Refused {
+    fn from(error: ReferenceError) -> Self {
         Self::Database(error.to_string())
     }
 }
@@ -174,6 +204,12 @@ impl IntoResponse for Refused {
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, why),
             Self::NotFound => (StatusCode::NOT_FOUND, "there is no such payment"),
             Self::TooMuch => (StatusCode::UNPROCESSABLE_ENTITY, "that is more than is left of the payment"),
+            Self::Booked => {
+                let error = "this key was booked before, and its answer is no longer kept; nothing was booked now. \
+                             See /api/v1/payments/by-key/{key}, or use a new key for something new";
+                let body = json!({ "error": error, "code": "ALREADY_BOOKED" });
+                return (StatusCode::CONFLICT, Json(body)).into_response();
+            }
             Self::Database(why) => {
                 eprintln!("payments: {why}");
                 (StatusCode::SERVICE_UNAVAILABLE, "not known to be done; try again with the same key")

@@ -16,8 +16,9 @@ use semel::tx::TxError;
 use semel::{Effect, Guard, InFlight, Preset, Scope};
 
 use crate::Failed;
-use crate::api::{Balance, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::api::{Balance, CURRENCY, Method, Order, Payment, RefundOrder, Refused};
 use crate::books::{Booked, Books};
+use crate::provider::Provider;
 
 /// Whose request it is. Checked by whatever authenticates in front of this; keys and payments of two merchants
 /// never meet.
@@ -28,7 +29,11 @@ const IN_FLIGHT: Duration = Duration::from_secs(2);
 
 /// The service over its books. The guard's store is the database the books are in: the layer only reads there what
 /// the handlers' transactions committed.
-pub fn app<B: Books, S: Store>(books: B, guard: Guard<S>) -> Result<Router, Failed> {
+pub fn app<B: Books, S: Store>(
+    books: B,
+    guard: Guard<S>,
+    provider: Option<Provider>,
+) -> Result<Router, Failed> {
     let atomic = |route: &str, name: &str| {
         Rule::on(route)
             .name(name)
@@ -49,21 +54,38 @@ pub fn app<B: Books, S: Store>(books: B, guard: Guard<S>) -> Result<Router, Fail
         .route("/api/v1/payments/{id}/refunds", post(refund::<B>))
         .route("/api/v1/payments/by-key/{key}", get(show_by_key::<B>))
         .route("/api/v1/accounts/{id}/balance", get(balance::<B>))
-        .with_state(books)
+        .with_state(Desk { books, provider })
         .layer(layer))
 }
 
-async fn pay<B: Books>(State(books): State<B>, claim: ClaimHandle, Json(order): Json<Order>) -> Response {
-    answer(&claim, books.pay(&claim, order).await)
+/// What the handlers work with.
+#[derive(Clone)]
+struct Desk<B> {
+    books: B,
+    /// Without one no cards are taken.
+    provider: Option<Provider>,
+}
+
+async fn pay<B: Books>(
+    State(desk): State<Desk<B>>,
+    claim: ClaimHandle,
+    Json(order): Json<Order>,
+) -> Response {
+    let booked = match (order.method, &desk.provider) {
+        (Method::Account, _) => desk.books.pay(&claim, order).await,
+        (Method::Card, Some(provider)) => desk.books.pay_by_card(&claim, order, provider).await,
+        (Method::Card, None) => Err(TxError::Work(Refused::Invalid("no cards are taken here"))),
+    };
+    answer(&claim, booked)
 }
 
 async fn refund<B: Books>(
-    State(books): State<B>,
+    State(desk): State<Desk<B>>,
     Path(payment): Path<String>,
     claim: ClaimHandle,
     Json(order): Json<RefundOrder>,
 ) -> Response {
-    answer(&claim, books.refund(&claim, &payment, order).await)
+    answer(&claim, desk.books.refund(&claim, &payment, order).await)
 }
 
 /// What was booked now or before; or why not, in the words of the HTTP contract where it is about the key.
@@ -80,27 +102,27 @@ fn answer(claim: &ClaimHandle, booked: Booked) -> Response {
 }
 
 async fn show<B: Books>(
-    State(books): State<B>,
+    State(desk): State<Desk<B>>,
     merchant: Merchant,
     Path(id): Path<String>,
 ) -> Result<Json<Payment>, Refused> {
-    books.payment(&merchant.0, &id).await?.map(Json).ok_or(Refused::NotFound)
+    desk.books.payment(&merchant.0, &id).await?.map(Json).ok_or(Refused::NotFound)
 }
 
 async fn show_by_key<B: Books>(
-    State(books): State<B>,
+    State(desk): State<Desk<B>>,
     merchant: Merchant,
     Path(key): Path<String>,
 ) -> Result<Json<Payment>, Refused> {
-    books.payment_by_key(&merchant.0, &key).await?.map(Json).ok_or(Refused::NotFound)
+    desk.books.payment_by_key(&merchant.0, &key).await?.map(Json).ok_or(Refused::NotFound)
 }
 
 async fn balance<B: Books>(
-    State(books): State<B>,
+    State(desk): State<Desk<B>>,
     merchant: Merchant,
     Path(account): Path<String>,
 ) -> Result<Json<Balance>, Refused> {
-    let balance = books.balance(&merchant.0, &account).await?.ok_or(Refused::NotFound)?;
+    let balance = desk.books.balance(&merchant.0, &account).await?.ok_or(Refused::NotFound)?;
     Ok(Json(Balance { account, balance, currency: CURRENCY.to_owned() }))
 }
 

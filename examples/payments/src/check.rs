@@ -11,6 +11,9 @@ use tower::ServiceExt;
 use crate::Failed;
 use crate::app::MERCHANT;
 
+/// Three orders, less one refund, and one payment by card.
+const TAKEN: i64 = 3 * 4200 - 1000 + 2000;
+
 /// What came back.
 struct Answer {
     status: StatusCode,
@@ -60,12 +63,28 @@ pub async fn check(app: &Router) -> Result<(), Failed> {
         ensure(answer.status == wanted, "a refund is booked once, and never more than was paid")?;
     }
 
+    println!("20 EUR by card, asked for twice; then more than the card is good for, twice:");
+    for (key, body, wanted) in [
+        ("card-1", r#"{"amount": 2000, "customer": "ana", "method": "card"}"#, StatusCode::CREATED),
+        (
+            "card-2",
+            r#"{"amount": 2000000, "customer": "ana", "method": "card"}"#,
+            StatusCode::PAYMENT_REQUIRED,
+        ),
+    ] {
+        for again in [false, true] {
+            let answer = client.post("/api/v1/payments", key, body).await?;
+            println!("  {key}: {}{}", answer.status, if answer.replayed { " (again)" } else { "" });
+            ensure(answer.status == wanted && answer.replayed == again, "a card is asked once")?;
+        }
+    }
+
     let found = client.get("/api/v1/payments/by-key/order-1003").await?;
     ensure(found.body["id"] == last.as_str() && found.body["refunded"] == 1000, "it is found by its key")?;
     let [revenue, ana] = ["revenue", "ana"].map(|name| format!("/api/v1/accounts/{name}/balance"));
     let (revenue, ana) = (client.get(&revenue).await?.body, client.get(&ana).await?.body);
     println!("balances: revenue {}, ana {}", revenue["balance"], ana["balance"]);
-    ensure(revenue["balance"] == 3 * 4200 - 1000 && ana["balance"] == 1000 - 3 * 4200, "the books are right")
+    ensure(revenue["balance"] == TAKEN && ana["balance"] == -TAKEN, "the books are right")
 }
 
 impl Client<'_> {

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! One commit decides about the payment, its postings and the answer that every retry gets. A crash before it
-//! leaves nothing, a crash after it is replayed; there is no moment in between.
+//! leaves nothing, a crash after it is replayed; there is no moment in between. A payment by card has such a moment,
+//! because the provider is elsewhere: it runs in phases around the call ([`card`]).
 //!
 //! | module | what |
 //! |---|---|
 //! | [`api`] | what goes over the wire, and what is refused |
 //! | [`app`](mod@app) | the routes, and the layer in front of them |
+//! | [`card`], [`provider`] | payments by card: phases around the call of a provider that honours keys |
 //! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
 //! | [`place`] | opens books and store by their URLs |
 //! | [`check`](mod@check) | what `cargo run -p payments` shows |
@@ -23,8 +25,10 @@ pub mod api;
 pub mod app;
 pub mod audit;
 pub mod books;
+pub mod card;
 pub mod check;
 pub mod place;
+pub mod provider;
 pub mod schema;
 
 /// Whatever keeps the service from running.

@@ -1,19 +1,22 @@
-//! `payments [--store URL] [--cache URL] [--serve [ADDR]]`
+//! `payments [--store URL] [--cache URL] [--cards FILE] [--serve [ADDR]]`
 //!
 //! Without `--serve` it checks itself and ends. Without `--store` it runs on a SQLite file that goes away with it.
+//! `--cards` names the file of a card provider, which stands in for a real one; a check has one that goes away.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use axum::Router;
-use payments::{Failed, app::MERCHANT, check, place};
+use payments::{Failed, app::MERCHANT, check, place, provider::Provider};
 
-const USAGE: &str = "payments [--store sqlite:PATH|postgres://…] [--cache redis://…] [--serve [ADDR]]";
+const USAGE: &str =
+    "payments [--store sqlite:PATH|postgres://…] [--cache redis://…] [--cards FILE] [--serve [ADDR]]";
 
 #[derive(Default)]
 struct Args {
     store: Option<String>,
     cache: Option<String>,
+    cards: Option<PathBuf>,
     serve: Option<String>,
 }
 
@@ -24,6 +27,7 @@ impl Args {
             match word.as_str() {
                 "--store" => args.store = Some(words.next().ok_or("--store needs a URL")?),
                 "--cache" => args.cache = Some(words.next().ok_or("--cache needs a URL")?),
+                "--cards" => args.cards = Some(words.next().ok_or("--cards needs a file")?.into()),
                 "--serve" => {
                     let address = words.next_if(|word| !word.starts_with('-'));
                     args.serve = Some(address.unwrap_or_else(|| "127.0.0.1:0".to_owned()));
@@ -49,14 +53,15 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Failed> {
     let args = Args::parse()?;
     let passing = Passing(std::env::temp_dir().join(format!("payments-{}", std::process::id())));
-    let store = match &args.store {
-        Some(url) => url.clone(),
-        None => {
-            std::fs::create_dir_all(&passing.0)?;
-            format!("sqlite:{}", passing.0.join("payments.db").display())
-        }
+    std::fs::create_dir_all(&passing.0)?;
+    let here = || format!("sqlite:{}", passing.0.join("payments.db").display());
+    let store = args.store.clone().unwrap_or_else(here);
+    let cards = match (args.cards, &args.serve) {
+        (None, None) => Some(passing.0.join("cards")),
+        (cards, _) => cards,
     };
-    let app = place::open(&store, args.cache.as_deref()).await?;
+    let provider = cards.as_deref().map(Provider::open).transpose()?;
+    let app = place::open(&store, args.cache.as_deref(), provider).await?;
     match &args.serve {
         None => check::check(&app).await,
         Some(address) => serve(app, address).await,

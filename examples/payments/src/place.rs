@@ -13,21 +13,22 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use crate::Failed;
 use crate::app::app;
 use crate::books::{PostgresBooks, SqliteBooks};
+use crate::provider::Provider;
 
 const CONNECTIONS_MAX: u32 = 16;
 /// How long a request waits for a connection before it is refused.
 const CONNECTION_WAIT: Duration = Duration::from_secs(5);
 
 /// The service on the database a URL names (`sqlite:PATH` or `postgres://…`), with the Redis of another URL in front
-/// of what was answered before.
-pub async fn open(url: &str, cache: Option<&str>) -> Result<Router, Failed> {
+/// of what was answered before. Cards are taken where there is a provider.
+pub async fn open(url: &str, cache: Option<&str>, provider: Option<Provider>) -> Result<Router, Failed> {
     if let Some(path) = url.strip_prefix("sqlite:") {
         if cache.is_some() {
             return Err("a cache stands in front of a server; leave --cache out with SQLite".into());
         }
         let path = Path::new(path.strip_prefix("//").unwrap_or(path));
         let books = SqliteBooks::open(path)?;
-        return app(books, Guard::new(SqliteReader::open(path).await?));
+        return app(books, Guard::new(SqliteReader::open(path).await?), provider);
     }
     if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
         return Err("the books are in sqlite:PATH or postgres://…".into());
@@ -36,7 +37,7 @@ pub async fn open(url: &str, cache: Option<&str>) -> Result<Router, Failed> {
         None => store::open(url).await?,
         Some(cache) => store::open_tiered(url, cache, &Metrics::new()).await?,
     };
-    app(PostgresBooks::open(pool(url).await?).await?, Guard::new(store))
+    app(PostgresBooks::open(pool(url).await?).await?, Guard::new(store), provider)
 }
 
 /// Connections to where the store of the same URL is: `?schema=` is semel's own way to say so.

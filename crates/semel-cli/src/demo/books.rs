@@ -23,6 +23,9 @@ use crate::gateway::stdin_ended;
 /// Keys whose calls are counted.
 const KEYS_MAX: usize = 4_000_000;
 
+/// What the names of all schemas of demos begin with.
+const PREFIX: &str = "semel_demo_";
+
 /// Two schemas on the server: what the gateway remembers, and the service's books with what it remembers.
 pub(super) struct Books {
     gateway: Schema,
@@ -36,7 +39,16 @@ impl Books {
                 "the demo's --store is a PostgreSQL, postgres://…; without --store it makes a SQLite file",
             ));
         }
-        let name = |what: &str| format!("semel_demo_{:08x}_{what}", fastrand::u32(..));
+        // What a killed demo could not take away itself.
+        match Schema::remove_abandoned(server, PREFIX).await {
+            Ok(removed) => {
+                removed.iter().for_each(|name| eprintln!("removed: schema {name} of a killed demo"))
+            }
+            Err(error) => {
+                eprintln!("schemas of killed demos, if there are any, could not be removed: {error}")
+            }
+        }
+        let name = |what: &str| format!("{PREFIX}{:08x}_{what}", fastrand::u32(..));
         let gateway = Schema::make(server, &name("gateway")).await.map_err(unmade)?;
         match Schema::make(server, &name("service")).await {
             Ok(service) => Ok(Self { gateway, service }),
@@ -71,16 +83,14 @@ impl Books {
     /// Removes both, unless they are to be kept.
     pub(super) async fn end(self, keep: bool) {
         for schema in [self.gateway, self.service] {
-            if keep {
-                eprintln!(
-                    "kept: schema {}; look with `semel ls --store 'postgres://…?schema={0}'`",
-                    schema.name()
-                );
-                continue;
-            }
             let name = schema.name().to_owned();
-            if let Err(error) = schema.remove().await {
-                eprintln!("schema {name} could not be removed: {error}");
+            if keep {
+                eprintln!("kept: schema {name}; look with `semel ls --store 'postgres://…?schema={name}'`");
+            }
+            let ended = if keep { schema.keep().await } else { schema.remove().await };
+            if let Err(error) = ended {
+                let what = if keep { "marked as kept" } else { "removed" };
+                eprintln!("schema {name} could not be {what}: {error}");
             }
         }
     }
@@ -98,7 +108,7 @@ pub(crate) async fn serve(
 ) -> Result<(), Failed> {
     let failed = |error: payments::Failed| Failed::not_done(error.to_string());
     let store = store.ok_or_else(|| Failed::usage("say where the books are: --store postgres://…"))?;
-    let app = place::open(store, cache).await.map_err(failed)?;
+    let app = place::open(store, cache, None).await.map_err(failed)?;
     let listener = TcpListener::bind(args.listen).await?;
     println!("listening on {}", listener.local_addr()?);
     let (seed, calls) = (args.seed, Arc::new(Mutex::new(HashMap::<String, u32>::new())));

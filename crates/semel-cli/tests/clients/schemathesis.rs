@@ -1,14 +1,17 @@
 //! schemathesis: what the gateway answers is what its OpenAPI description says.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex, mpsc};
 
 use serde_json::{Value, json};
 
+use crate::SOON;
 use crate::gateway::Gateway;
 use crate::upstream::Upstream;
-use crate::wire::read_message;
+use crate::wire::{ask, read_message};
 
 const CONFIG: &str = r#"
 log = "warn"
@@ -51,6 +54,86 @@ fn breaking_off() -> SocketAddr {
         }
     });
     address
+}
+
+/// Answers `PUT /held` with the key `k` when it is told to, and everything else at once. Says when that one has come.
+fn holding() -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (came, has_come) = mpsc::channel();
+    let (go, may_go) = mpsc::channel();
+    let (came, may_go) = (Arc::new(Mutex::new(came)), Arc::new(Mutex::new(may_go)));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (came, may_go) = (Arc::clone(&came), Arc::clone(&may_go));
+            std::thread::spawn(move || {
+                let (head, _) = read_message(&mut stream)?;
+                if (head.method(), head.path(), head.header("idempotency-key")) == ("PUT", "/held", Some("k"))
+                {
+                    came.lock().unwrap().send(()).ok()?;
+                    may_go.lock().unwrap().recv_timeout(10 * SOON).ok()?;
+                }
+                let answer = b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: 5\r\n\r\nheld\n";
+                stream.write_all(answer).ok()
+            });
+        }
+    });
+    (address, has_come, go)
+}
+
+/// While a request is under way its duplicates are told where to ask, and whoever asks there is told to wait; when it
+/// is done both get its answer. The description is narrowed to that one request, so that nothing else is generated.
+#[test]
+fn answers_about_a_request_under_way_are_as_described() {
+    let directory = tempfile::tempdir().unwrap();
+    let (upstream, has_come, go) = holding();
+    let gateway = Gateway::start(upstream, &format!("{CONFIG}[timeouts]\nresponse = \"300s\"\n"));
+    let put = |address| {
+        ask(address, b"PUT /held HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
+    };
+    let address = gateway.address;
+    let first = std::thread::spawn(move || put(address));
+    has_come.recv_timeout(SOON).unwrap();
+    let (told, _) = put(address).unwrap();
+    assert_eq!(told.status(), 202);
+    let intent = told.header("location").unwrap().rsplit_once('/').unwrap().1.to_owned();
+
+    let mut narrow: Value = serde_json::from_str(&gateway.admin("/openapi.json")).unwrap();
+    let methods = narrow["paths"]["/{path}"].as_object_mut().unwrap();
+    methods.retain(|method, _| method == "put");
+    methods["put"].as_object_mut().unwrap().remove("requestBody");
+    narrow["paths"]["/.semel/intents/{intent}"]["get"]["parameters"][0]["schema"] =
+        json!({ "const": intent });
+    let parameters = &mut narrow["components"]["parameters"];
+    parameters["Path"]["schema"] = json!({ "const": "held" });
+    parameters["IdempotencyKey"]["required"] = json!(true);
+    parameters["IdempotencyKey"]["schema"] = json!({ "const": "k" });
+    parameters["IdempotencyKey"]["example"] = json!("k");
+    let file = directory.path().join("narrow.json");
+    let run = |description: &Value| {
+        std::fs::write(&file, description.to_string()).unwrap();
+        schemathesis(file.to_str().unwrap(), &gateway, directory.path(), NOT_OURS)
+    };
+    let output = run(&narrow);
+    assert!(output.status.success(), "{}", text(&output));
+
+    // It has been there: with another description of a 202 both are objected to.
+    let mut wrong = narrow.clone();
+    wrong["components"]["schemas"]["InProgress"]["required"] = json!(["not_there"]);
+    let said = text(&run(&wrong));
+    for operation in ["PUT /{path}", "GET /.semel/intents/{intent}"] {
+        assert!(said.contains("not_there") && said.contains(&format!("_ {operation} _")), "{said}");
+    }
+
+    go.send(()).unwrap();
+    assert_eq!(first.join().unwrap().unwrap().0.status(), 201);
+    let output = run(&wrong);
+    assert!(output.status.success(), "nobody is told to wait any more: {}", text(&output));
+    let status = format!("GET /.semel/intents/{intent} HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (head, body) in [ask(address, status.as_bytes()).unwrap(), put(address).unwrap()] {
+        assert_eq!((head.status(), &body[..]), (201, &b"held\n"[..]));
+        assert_eq!(head.header("idempotency-replayed"), Some("true"));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! rows have the names they have for the layer, in `crates/semel/tests/http/core_table.rs`.
 //!
 //! The memory store lives and dies with its gateway: it cannot be away, and nobody else can have it. Rows that are
-//! about a store of which that is not true are there for SQLite only.
+//! about a store of which that is not true are there for SQLite and PostgreSQL only.
 
 use std::time::Duration;
 
@@ -10,39 +10,86 @@ use testkit::proxy::Proxy;
 
 use crate::client::{Answer, SOON, send};
 use crate::gateway::{Gateway, Place};
+#[cfg(feature = "postgres")]
+use crate::server::Server;
 use crate::upstream::Upstream;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Memory,
     Sqlite,
+    #[cfg(feature = "postgres")]
+    Postgres,
 }
 
 macro_rules! rows {
-    (both: $($both:ident)* ; sqlite: $($sqlite:ident)*) => {
+    (all: $($all:ident)* ; durable: $($durable:ident)*) => {
         mod on_memory {
-            $(#[test] fn $both() { super::$both(super::Kind::Memory) })*
+            $(#[test] fn $all() { super::$all(super::Kind::Memory) })*
         }
         mod on_sqlite {
-            $(#[test] fn $both() { super::$both(super::Kind::Sqlite) })*
-            $(#[test] fn $sqlite() { super::$sqlite() })*
+            $(#[test] fn $all() { super::$all(super::Kind::Sqlite) })*
+            $(#[test] fn $durable() { super::$durable(super::Kind::Sqlite) })*
+        }
+        #[cfg(feature = "postgres")]
+        mod on_postgres {
+            $(#[test] fn $all() { super::$all(super::Kind::Postgres) })*
+            $(#[test] fn $durable() { super::$durable(super::Kind::Postgres) })*
         }
     };
 }
 
 rows! {
-    both:
+    all:
         repeated_after_completion_the_response_is_replayed
         the_same_key_with_another_payload_is_a_conflict
         a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided
         a_crash_after_the_effect_is_recovered_by_looking_it_up
         a_webhook_delivered_twice_is_processed_once
         an_event_redelivered_over_http_runs_until_it_worked_and_never_again;
-    sqlite:
+    durable:
         a_store_outage_during_the_claim_follows_the_policy
         a_claim_whose_answer_was_lost_runs_once
         finishing_with_another_owners_token_is_refused
         a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands
+}
+
+/// A place with a store, and the server it is on.
+struct Shelf {
+    place: Place,
+    #[cfg(feature = "postgres")]
+    server: Option<Server>,
+}
+
+impl Shelf {
+    /// `None` where the run goes without its server.
+    fn new(kind: Kind) -> Option<Self> {
+        #[cfg(feature = "postgres")]
+        if kind == Kind::Postgres {
+            let server = Server::new()?;
+            return Some(Self { place: Place::with_store(server.url()), server: Some(server) });
+        }
+        let _ = kind;
+        Some(Self {
+            place: Place::new(),
+            #[cfg(feature = "postgres")]
+            server: None,
+        })
+    }
+
+    /// The store cannot be reached until what this gives is called: somebody else writes to its file and does not
+    /// come to an end, or the network to its server is gone.
+    fn away(&self) -> Box<dyn FnOnce() + '_> {
+        #[cfg(feature = "postgres")]
+        if let Some(server) = &self.server {
+            server.leave();
+            return Box::new(|| server.come_back());
+        }
+        let other = rusqlite::Connection::open(self.place.file("semel.db")).unwrap();
+        other.busy_timeout(SOON).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Box::new(move || drop(other))
+    }
 }
 
 const IN_PROGRESS: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
@@ -56,9 +103,9 @@ fn operation(path: &str, settings: &str) -> String {
     )
 }
 
-fn start(place: &Place, kind: Kind, upstream: &str, config: &str) -> Gateway {
+fn start(shelf: &Shelf, kind: Kind, upstream: &str, config: &str) -> Gateway {
     let store = if kind == Kind::Memory { &["--store", "memory:"][..] } else { &[] };
-    place.start_before(upstream, store, config, None)
+    shelf.place.start_before(upstream, store, config, None)
 }
 
 fn json(gateway: &Gateway, key: &str, body: &str) -> Answer {
@@ -89,8 +136,9 @@ fn first(gateway: &Gateway, path: &'static str) -> std::thread::JoinHandle<Optio
 }
 
 fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
-    let (place, upstream) = (Place::new(), Upstream::start());
-    let gateway = start(&place, kind, &upstream.url(), &operation("/pay", ""));
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
+    let gateway = start(&shelf, kind, &upstream.url(), &operation("/pay", ""));
     let first = json(&gateway, "k", r#"{"amount":1}"#);
     let again = json(&gateway, "k", r#"{ "amount" : 1.0 }"#);
     assert_eq!((first.status, first.is_replay(), again.is_replay()), (201, false, true));
@@ -99,8 +147,9 @@ fn repeated_after_completion_the_response_is_replayed(kind: Kind) {
 }
 
 fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
-    let (place, upstream) = (Place::new(), Upstream::start());
-    let gateway = start(&place, kind, &upstream.url(), &operation("/pay", ""));
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
+    let gateway = start(&shelf, kind, &upstream.url(), &operation("/pay", ""));
     json(&gateway, "k", r#"{"amount":1}"#);
     let other = json(&gateway, "k", r#"{"amount":2}"#);
     assert_eq!(
@@ -111,22 +160,23 @@ fn the_same_key_with_another_payload_is_a_conflict(kind: Kind) {
 
 // "Concurrent requests with the same key: one processes" is in `once`.
 
-/// Who holds a memory store is the gateway, so there the service dies; with SQLite the gateway does.
+/// Who holds a memory store is the gateway, so there the service dies; elsewhere the gateway does.
 fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) {
     for (effect, status, code) in [("opaque", 409, UNCERTAIN), ("keyed", 201, "")] {
-        let (place, upstream) = (Place::new(), Upstream::start());
+        let Some(shelf) = Shelf::new(kind) else { return };
+        let upstream = Upstream::start();
         let proxy = Proxy::start(upstream.addr).unwrap();
         let (url, config) =
             (format!("http://{}", proxy.addr()), operation("/slow", &format!("effect = \"{effect}\"")));
-        let mut gateway = start(&place, kind, &url, &config);
+        let mut gateway = start(&shelf, kind, &url, &config);
         let caller = first(&gateway, "/slow");
         upstream.wait_for(1);
         assert_eq!(gateway.post("/slow", "k", "x").code(), IN_PROGRESS, "{effect}");
         match kind {
             Kind::Memory => proxy.cut(),
-            Kind::Sqlite => {
+            _ => {
                 gateway.child.kill().unwrap();
-                gateway = start(&place, kind, &url, &config);
+                gateway = start(&shelf, kind, &url, &config);
             }
         }
         caller.join().unwrap();
@@ -139,17 +189,18 @@ fn a_crash_after_the_claim_blocks_retries_until_its_fate_is_decided(kind: Kind) 
 }
 
 fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
-    let (place, upstream) = (Place::new(), Upstream::start());
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
     // After `/never` the gateway is killed; at `/cut` the service is gone.
-    let path = if kind == Kind::Sqlite { "/never" } else { "/cut" };
+    let path = if kind == Kind::Memory { "/cut" } else { "/never" };
     let lookup = "lookup = \"GET /by-key/{key}\"\nlookup_settle = \"300ms\"\nlookup_status = 201";
     let config = operation(path, lookup);
-    let mut gateway = start(&place, kind, &upstream.url(), &config);
+    let mut gateway = start(&shelf, kind, &upstream.url(), &config);
     let caller = first(&gateway, path);
     upstream.wait_for(1);
-    if kind == Kind::Sqlite {
+    if kind != Kind::Memory {
         gateway.child.kill().unwrap();
-        gateway = start(&place, kind, &upstream.url(), &config);
+        gateway = start(&shelf, kind, &upstream.url(), &config);
     }
     caller.join().unwrap();
     let retry = (0..400).find_map(|_| {
@@ -167,53 +218,65 @@ fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
     assert_eq!(upstream.effects("k"), 1);
 }
 
-/// Somebody else writes to the store's file and does not come to an end.
-fn hold_the_store(place: &Place) -> rusqlite::Connection {
-    let other = rusqlite::Connection::open(place.file("semel.db")).unwrap();
-    other.busy_timeout(SOON).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    other
-}
-
-fn a_store_outage_during_the_claim_follows_the_policy() {
+fn a_store_outage_during_the_claim_follows_the_policy(kind: Kind) {
     std::thread::scope(|scope| {
         for (policy, status, effects) in [("closed", 503, 0), ("open", 201, 1)] {
             scope.spawn(move || {
-                let (place, upstream) = (Place::new(), Upstream::start());
+                let Some(shelf) = Shelf::new(kind) else { return };
+                let upstream = Upstream::start();
                 let config = operation("/pay", &format!("store_down = \"{policy}\""));
-                let gateway = start(&place, Kind::Sqlite, &upstream.url(), &config);
-                let held = hold_the_store(&place);
+                let gateway = start(&shelf, kind, &upstream.url(), &config);
+                let back = shelf.away();
                 let got = gateway.post("/pay", "k", "x");
                 assert_eq!((got.status, upstream.effects("k")), (status, effects), "{policy}");
                 let guarded = (effects == 1).then_some("false");
                 assert_eq!(got.header("idempotency-guarded"), guarded, "{policy}");
-                drop(held);
+                back();
             });
         }
     });
 }
 
-/// Nothing is known of a claim that was sent and not answered; it is asked for again under the same name.
-fn a_claim_whose_answer_was_lost_runs_once() {
-    let (place, upstream) = (Place::new(), Upstream::start());
-    let gateway = start(&place, Kind::Sqlite, &upstream.url(), &operation("/pay", ""));
-    let held = hold_the_store(&place);
-    let caller = first(&gateway, "/pay");
+/// A caller whose claim was sent and not answered, and the way to have answers again.
+fn lost_claim<'s>(
+    shelf: &'s Shelf,
+    gateway: &Gateway,
+) -> (Box<dyn FnOnce() + 's>, std::thread::JoinHandle<Option<Answer>>) {
+    #[cfg(feature = "postgres")]
+    if let Some(server) = &shelf.server {
+        server.lose_answers();
+        let caller = first(gateway, "/pay");
+        server.wait_for_a_lost_answer();
+        return (Box::new(|| server.come_back()), caller);
+    }
+    let back = shelf.away();
+    let caller = first(gateway, "/pay");
     gateway.wait_for_metric(r#"idempotency_store_error_total{operation="pay",phase="claim"} 1"#);
+    (back, caller)
+}
+
+/// Nothing is known of a claim that was sent and not answered; it is asked for again under the same name.
+fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
+    let gateway = start(&shelf, kind, &upstream.url(), &operation("/pay", ""));
+    let (back, caller) = lost_claim(&shelf, &gateway);
     assert_eq!(upstream.effects("k"), 0);
-    drop(held);
+    back();
     let answer = caller.join().unwrap().expect("an answer");
     assert_eq!((answer.status, answer.is_replay(), upstream.effects("k")), (201, false, 1));
 }
 
 /// Whoever is not the owner cannot end a live claim.
-fn finishing_with_another_owners_token_is_refused() {
-    let (place, upstream) = (Place::new(), Upstream::start());
-    let gateway = start(&place, Kind::Sqlite, &upstream.url(), &operation("/slow", ""));
+fn finishing_with_another_owners_token_is_refused(kind: Kind) {
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
+    let gateway = start(&shelf, kind, &upstream.url(), &operation("/slow", ""));
     let caller = first(&gateway, "/slow");
     upstream.wait_for(1);
     let args = ["resolve", "--operation", "pay", "--key", "k", "--by", "mallory", "--why", "forged"];
-    let forged = place.semel(&[&args[..], &["--applied", "--code", "200", "--body", "forged"]].concat());
+    let forged =
+        shelf.place.semel(&[&args[..], &["--applied", "--code", "200", "--body", "forged"]].concat());
     assert_eq!(forged.status.code(), Some(1), "{forged:?}");
     assert_eq!(gateway.post("/slow", "k", "x").code(), IN_PROGRESS);
     upstream.open();
@@ -221,11 +284,12 @@ fn finishing_with_another_owners_token_is_refused() {
     assert_eq!(gateway.post("/slow", "k", "x").text(), "slow");
 }
 
-fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands() {
-    let (place, upstream) = (Place::new(), Upstream::start());
+fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stands(kind: Kind) {
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
     let config = operation("/gated", "effect = \"keyed\"");
-    let stalled = start(&place, Kind::Sqlite, &upstream.url(), &config);
-    let other = start(&place, Kind::Sqlite, &upstream.url(), &config);
+    let stalled = start(&shelf, kind, &upstream.url(), &config);
+    let other = start(&shelf, kind, &upstream.url(), &config);
     let slow = first(&stalled, "/gated");
     upstream.wait_for(1);
     stalled.child.pause().unwrap();
@@ -239,9 +303,10 @@ fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the_answer_that_stan
 }
 
 fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
-    let (place, upstream) = (Place::new(), Upstream::start());
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
     let config = format!("key_header = \"Webhook-Id\"\n{}", operation("/pay", ""));
-    let gateway = start(&place, kind, &upstream.url(), &config);
+    let gateway = start(&shelf, kind, &upstream.url(), &config);
     for replayed in [false, true, true] {
         let got = send(gateway.addr, "POST", "/pay", &[("Webhook-Id", "evt_1")], "{}");
         assert_eq!((got.status, got.is_replay()), (201, replayed));
@@ -250,8 +315,9 @@ fn a_webhook_delivered_twice_is_processed_once(kind: Kind) {
 }
 
 fn an_event_redelivered_over_http_runs_until_it_worked_and_never_again(kind: Kind) {
-    let (place, upstream) = (Place::new(), Upstream::start());
-    let gateway = start(&place, kind, &upstream.url(), &operation("/second", ""));
+    let Some(shelf) = Shelf::new(kind) else { return };
+    let upstream = Upstream::start();
+    let gateway = start(&shelf, kind, &upstream.url(), &operation("/second", ""));
     let answers: Vec<_> = (0..4).map(|_| gateway.post("/second", "evt-1", "{}").status).collect();
     // The first failed without effect and is delivered again; from then on nothing runs.
     assert_eq!((answers, upstream.effects("evt-1")), (vec![500, 201, 201, 201], 1));

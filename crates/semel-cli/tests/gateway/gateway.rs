@@ -19,11 +19,19 @@ pub(crate) struct Gateway {
 /// A directory with a store and a configuration, over the life of several gateways.
 pub(crate) struct Place {
     directory: TempDir,
+    /// Where the store is, unless it is a file in the directory.
+    store: Option<String>,
 }
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self { directory: tempfile::tempdir().unwrap(), store: None }
+    }
+
+    /// With a store elsewhere.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn with_store(url: String) -> Self {
+        Self { store: Some(url), ..Self::new() }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -31,7 +39,7 @@ impl Place {
     }
 
     pub(crate) fn store(&self) -> String {
-        format!("sqlite:{}", self.file("semel.db").display())
+        self.store.clone().unwrap_or_else(|| format!("sqlite:{}", self.file("semel.db").display()))
     }
 
     /// The command with this store and, where there is one, this configuration.

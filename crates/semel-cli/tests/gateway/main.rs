@@ -16,5 +16,7 @@ mod limits;
 mod once;
 mod pass;
 mod protect;
+#[cfg(feature = "postgres")]
+mod server;
 mod shadow;
 mod upstream;

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 
@@ -99,6 +100,7 @@ fn it_stays_to_be_tried_until_it_is_told_to_end() {
 fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_killed() {
     use testkit::services::{Service, require};
     let (Some(postgres), Some(redis)) = (require(Service::Postgres), require(Service::Redis)) else { return };
+    let _one = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let flags = ["--seed", "3", "--store", postgres.url(), "--cache", redis.url()];
     let ran = semel(&[&SMALL[..], &flags].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -115,17 +117,61 @@ fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_k
     assert_eq!(schemas(postgres.url()), 0, "schemas of the demo's are left behind");
 }
 
+/// Demos on one PostgreSQL, where schemas are counted.
+static ONE_BY_ONE: Mutex<()> = Mutex::new(());
+
+/// What a demo leaves on a server when it is killed, the next one takes away: nothing of a living one, and nothing
+/// that was kept.
+#[test]
+fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
+    use testkit::services::{Service, require};
+    let Some(postgres) = require(Service::Postgres) else { return };
+    let _one = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let url = postgres.url();
+    let small = ["demo", "--intents", "10", "--sends", "10", "--tasks", "2", "--store", url];
+    let next = |more: &[&str]| {
+        let ran = semel(&[&small[..], more].concat());
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stderr
+    };
+    let mut living = command(&[&small[..], &["--stay"]].concat());
+    let mut living = living.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(living.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "Ctrl-C ends it."));
+    let said = next(&[]);
+    assert_eq!((schemas(url), said.contains("of a killed demo")), (2, false), "{said}");
+
+    living.kill().unwrap();
+    living.wait().unwrap();
+    assert_eq!(schemas(url), 2, "nobody could take them away");
+    let said = next(&["--keep"]);
+    assert_eq!((schemas(url), said.matches("of a killed demo").count()), (2, 2), "{said}");
+
+    let said = next(&[]);
+    assert_eq!((schemas(url), said.contains("of a killed demo")), (2, false), "kept: {said}");
+    let drop = "DO $$ DECLARE name text; BEGIN
+        FOR name IN SELECT nspname FROM pg_namespace WHERE nspname LIKE 'semel\\_demo\\_%' LOOP
+            EXECUTE 'DROP SCHEMA ' || name || ' CASCADE';
+        END LOOP; END $$";
+    on_server(url, async |client| client.batch_execute(drop).await.unwrap());
+    assert_eq!(schemas(url), 0);
+}
+
 /// How many schemas of demos there are.
 fn schemas(url: &str) -> i64 {
+    let count = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'semel\\_demo\\_%'";
+    on_server(url, async |client| client.query_one(count, &[]).await.unwrap().get(0))
+}
+
+fn on_server<T>(url: &str, work: impl AsyncFnOnce(&tokio_postgres::Client) -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
         let connection = tokio::spawn(connection);
-        let count = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'semel_demo_%'";
-        let count = client.query_one(count, &[]).await.unwrap().get(0);
+        let done = work(&client).await;
         drop(client);
         connection.await.unwrap().unwrap();
-        count
+        done
     })
 }
 

@@ -6,41 +6,34 @@ use http::Response;
 use super::claim::{ClaimHandle, Contract};
 use super::headers::{kept, strip_ours};
 use super::problem::{Problem, RETRY_AFTER};
+use super::profile::Profile;
 use super::respond;
+use super::rule::RESPONSE_BYTES_MAX;
 use crate::guard::GuardError;
 use crate::intent::outcome::{Body, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
-use crate::tx::{Once, Remember, TxError, TxReply};
+use crate::tx::{Once, Phases, Remember, TxError};
 
-/// A response on its way into the record, or out of it.
-enum Answer {
+/// A response on its way into the record, or out of it: what the last of a handler's
+/// [phases](ClaimHandle::phases) ends in.
+#[derive(Debug)]
+pub struct Remembered(Held);
+
+#[derive(Debug)]
+enum Held {
     Fresh(Response<Bytes>, Outcome),
     Stored(Verdict, Outcome),
 }
 
-impl Remember for Answer {
+impl Remember for Remembered {
     fn remember(&self) -> Result<Outcome, String> {
-        let (Self::Fresh(_, outcome) | Self::Stored(_, outcome)) = self;
+        let (Held::Fresh(_, outcome) | Held::Stored(_, outcome)) = &self.0;
         Ok(outcome.clone())
     }
 
     fn recall(verdict: Verdict, outcome: Outcome) -> Result<Self, TxError> {
-        Ok(Self::Stored(verdict, outcome))
-    }
-}
-
-impl Answer {
-    fn fresh(response: Response<impl Into<Bytes>>, contract: &Contract) -> Self {
-        let mut response = response.map(Into::into);
-        strip_ours(response.headers_mut());
-        let headers = kept(response.headers(), &contract.replay_headers);
-        // An answer with too many headers would not be the same; one that is too large is not kept.
-        let whole = headers.is_some() && response.body().len() <= contract.response_bytes_max;
-        let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
-        let code = response.status().as_u16();
-        let outcome = Outcome { code, headers: headers.unwrap_or_default(), body }.kept();
-        Self::Fresh(response, outcome)
+        Ok(Self(Held::Stored(verdict, outcome)))
     }
 }
 
@@ -89,9 +82,8 @@ impl ClaimHandle {
         B: Into<Bytes>,
     {
         let contract = self.unclaimed_contract()?;
-        let answer =
-            self.once(contract).run_tx(tx, async |tx| Ok(Answer::fresh(work(tx).await?, contract))).await?;
-        Ok(given(answer, contract))
+        let answer = self.once(contract).run_tx(tx, async |tx| Ok(self.remembered(work(tx).await?))).await?;
+        Ok(self.response(answer.value))
     }
 
     /// The same for `rusqlite`; see [`sqlite::once_tx`](crate::tx::sqlite::once_tx).
@@ -105,8 +97,82 @@ impl ClaimHandle {
         B: Into<Bytes>,
     {
         let contract = self.unclaimed_contract()?;
-        let answer = self.once(contract).run_now(tx, |tx| Ok(Answer::fresh(work(tx)?, contract)))?;
-        Ok(given(answer, contract))
+        let answer = self.once(contract).run_now(tx, |tx| Ok(self.remembered(work(tx)?)))?;
+        Ok(self.response(answer.value))
+    }
+
+    /// This request in phases around remote calls, for a handler of an atomic operation: see [`Phases`].
+    ///
+    /// The last phase ends in a [`remembered`](Self::remembered) response, which every retry gets again from the
+    /// layer. Whoever comes while it is under way is told so ([`refusal`](Self::refusal)); after a crash a retry
+    /// resumes when the lease has ended.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx-postgres")] {
+    /// # async fn charge(key: semel::Key) -> Result<String, std::io::Error> { Ok(key.as_str().to_owned()) }
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use semel::http::ClaimHandle;
+    /// use semel::tx::Started;
+    ///
+    /// async fn pay(pool: sqlx::PgPool, claim: ClaimHandle) -> Result<Response<Bytes>, Box<dyn std::error::Error>> {
+    ///     let phases = claim.phases(&["reserve", "book"])?;
+    ///     let mut tx = pool.begin().await?;
+    ///     let mut run = match phases.start_tx(&mut tx).await? {
+    ///         Started::Run(run) => run,
+    ///         Started::Replay(answer) => return Ok(claim.response(answer)),
+    ///     };
+    ///     run.phase_tx(&mut tx, "reserve", async |tx| {
+    ///         sqlx::query("INSERT INTO open_order (cents) VALUES (4200)").execute(&mut *tx).await?;
+    ///         Ok::<_, sqlx::Error>(())
+    ///     })
+    ///     .await?;
+    ///     tx.commit().await?;
+    ///
+    ///     let receipt = charge(run.child("charge")).await?;
+    ///
+    ///     let mut tx = pool.begin().await?;
+    ///     let booked = run.phase_tx(&mut tx, "book", async |tx| {
+    ///         sqlx::query("INSERT INTO payment (receipt) VALUES ($1)").bind(&receipt).execute(&mut *tx).await?;
+    ///         Ok::<_, sqlx::Error>(claim.remembered(Response::new(receipt)))
+    ///     });
+    ///     let booked = booked.await?;
+    ///     tx.commit().await?;
+    ///     Ok(claim.response(booked.value))
+    /// }
+    /// # }
+    /// ```
+    pub fn phases(&self, names: &[&str]) -> Result<Phases, TxError> {
+        let contract = self.unclaimed_contract()?;
+        let phases = Phases::new(self.intent(), self.fingerprint(), names)
+            .map_err(|error| TxError::Value { why: error.to_string() })?;
+        Ok(phases.retention(contract.retention))
+    }
+
+    /// A response as it is remembered: with the headers that are kept, and its body if that is not too large.
+    pub fn remembered(&self, response: Response<impl Into<Bytes>>) -> Remembered {
+        let mut response = response.map(Into::into);
+        strip_ours(response.headers_mut());
+        let (also, bytes_max) = match self.contract() {
+            Some(contract) => (&contract.replay_headers[..], contract.response_bytes_max),
+            None => (&[][..], RESPONSE_BYTES_MAX),
+        };
+        let headers = kept(response.headers(), also);
+        // An answer with too many headers would not be the same; one that is too large is not kept.
+        let whole = headers.is_some() && response.body().len() <= bytes_max;
+        let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
+        let code = response.status().as_u16();
+        let outcome = Outcome { code, headers: headers.unwrap_or_default(), body }.kept();
+        Remembered(Held::Fresh(response, outcome))
+    }
+
+    /// The response to answer with: as the handler made it, or as a replay of what an earlier run committed.
+    pub fn response(&self, remembered: Remembered) -> Response<Bytes> {
+        let profile = self.contract().map_or_else(Profile::default, |contract| contract.profile);
+        match remembered.0 {
+            Held::Fresh(response, _) => response,
+            Held::Stored(verdict, outcome) => respond::replay(&outcome, verdict, profile),
+        }
     }
 
     /// What the HTTP contract answers an error of [`once_tx`](Self::once_tx) with. `None` for errors of the
@@ -129,7 +195,7 @@ impl ClaimHandle {
         };
         let (profile, types) = match self.contract() {
             Some(contract) => (contract.profile, contract.types.as_str()),
-            None => (super::Profile::default(), ""),
+            None => (Profile::default(), ""),
         };
         Some(Problem::from(&problem).response(profile, types))
     }
@@ -142,12 +208,5 @@ impl ClaimHandle {
 
     fn once(&self, contract: &Contract) -> Once {
         Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(contract.wait)
-    }
-}
-
-fn given(answer: TxReply<Answer>, contract: &Contract) -> Response<Bytes> {
-    match answer.value {
-        Answer::Fresh(response, _) => response,
-        Answer::Stored(verdict, outcome) => respond::replay(&outcome, verdict, contract.profile),
     }
 }

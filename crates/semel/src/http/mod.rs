@@ -93,6 +93,8 @@ mod framework;
 #[path = "bare.rs"]
 mod framework;
 
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub use atomic::Remembered;
 pub use body::EdgeBody;
 pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;

@@ -68,8 +68,15 @@ impl<E> TxError<E> {
 }
 
 impl TxError {
-    /// The same, where work might have failed too.
-    pub(crate) fn or_work<E>(self) -> TxError<E> {
+    /// The same, where work might have failed too: for a caller that has errors of its own.
+    ///
+    /// ```
+    /// use semel::tx::TxError;
+    ///
+    /// let error: TxError<std::io::Error> = TxError::Mismatch.or_work();
+    /// assert!(matches!(error, TxError::Mismatch));
+    /// ```
+    pub fn or_work<E>(self) -> TxError<E> {
         self.map_work(|never| match never {})
     }
 }

@@ -6,6 +6,7 @@ use semel::http::ClaimHandle;
 use semel::tx::TxError;
 
 use crate::api::{Order, Payment, RefundOrder, Refused};
+use crate::provider::Provider;
 
 mod postgres;
 mod sqlite;
@@ -18,10 +19,19 @@ pub type Booked = Result<Response<Bytes>, TxError<Refused>>;
 
 /// What the service needs of a database. Cheap to clone.
 ///
-/// `pay` and `refund` are one transaction each: when they return an answer, it is committed.
+/// `pay` and `refund` are one transaction each, `pay_by_card` is two with the provider's call in between. When they
+/// return an answer, it is committed.
 pub trait Books: Clone + Send + Sync + 'static {
     /// Books a payment.
     fn pay(&self, claim: &ClaimHandle, order: Order) -> impl Future<Output = Booked> + Send;
+
+    /// Charges a card and books the payment.
+    fn pay_by_card(
+        &self,
+        claim: &ClaimHandle,
+        order: Order,
+        provider: &Provider,
+    ) -> impl Future<Output = Booked> + Send;
 
     /// Books a refund, of at most what is left of the payment.
     fn refund(
@@ -38,7 +48,7 @@ pub trait Books: Clone + Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Result<Option<Payment>, Refused>> + Send;
 
-    /// A merchant's latest payment under a key.
+    /// A merchant's payment under a key.
     fn payment_by_key(
         &self,
         merchant: &str,

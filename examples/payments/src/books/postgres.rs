@@ -1,21 +1,23 @@
 //! On PostgreSQL, over a pool of `sqlx`.
 
+use semel::Intent;
 use semel::http::ClaimHandle;
-use semel::tx::TxError;
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
+use semel::tx::{Started, TxError, reference};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{PgConnection, Row};
 
 use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::card;
+use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("postgres.sql");
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND id = $2";
 const BY_KEY: &str =
-    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2
-                      ORDER BY id DESC LIMIT 1";
+    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2";
 
 /// The books in a PostgreSQL database.
 #[derive(Clone, Debug)]
@@ -28,6 +30,7 @@ impl PostgresBooks {
         // Two services that start at once would both make them.
         sqlx::query("SELECT pg_advisory_xact_lock(7075)").execute(&mut *tx).await?;
         sqlx::raw_sql(ledger::schema(Dialect::Postgres)).execute(&mut *tx).await?;
+        sqlx::raw_sql(reference::schema(Dialect::Postgres)).execute(&mut *tx).await?;
         sqlx::raw_sql(TABLES).execute(&mut *tx).await?;
         tx.commit().await?;
         Ok(Self(pool))
@@ -41,25 +44,11 @@ impl PostgresBooks {
 impl Books for PostgresBooks {
     async fn pay(&self, claim: &ClaimHandle, order: Order) -> Booked {
         let intent = claim.intent();
-        let merchant = intent.scope().as_str();
         let mut tx = self.begin().await?;
         let answer = claim
             .once_tx(&mut tx, async |tx| {
                 let payment = order.payment(intent)?;
-                let insert =
-                    "INSERT INTO payment (id, merchant, key, customer, amount) VALUES ($1, $2, $3, $4, $5)";
-                sqlx::query(insert)
-                    .bind(&payment.id)
-                    .bind(merchant)
-                    .bind(&payment.key)
-                    .bind(&payment.customer)
-                    .bind(payment.amount)
-                    .execute(&mut *tx)
-                    .await?;
-                for account in api::accounts(merchant, &payment.customer)? {
-                    ledger::open(tx, &account).await?;
-                }
-                ledger::post(tx, &api::posting(intent, &payment.customer, payment.amount)?).await?;
+                book(tx, intent, &payment).await?;
                 api::created(&payment)
             })
             .await?;
@@ -67,34 +56,64 @@ impl Books for PostgresBooks {
         Ok(answer)
     }
 
+    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+        let intent = claim.intent();
+        let mut tx = self.begin().await?;
+        let mut run = match card::phases(claim)?.start_tx(&mut tx).await.map_err(TxError::or_work)? {
+            Started::Run(run) => run,
+            Started::Replay(answer) => return Ok(claim.response(answer)),
+        };
+        let reserved = run.phase_tx(&mut tx, card::RESERVE, async |tx| {
+            let payment = order.payment(intent)?;
+            reserve(tx, intent, &payment).await?;
+            Ok(payment)
+        });
+        let payment = reserved.await?.value;
+        committed(tx).await?;
+
+        // No transaction is open here, and no connection is held.
+        let charged = card::charge(provider, card::key(&run), payment.amount).await?;
+
+        let mut tx = self.begin().await?;
+        let booked = run.phase_tx(&mut tx, card::BOOK, async |tx| {
+            sqlx::query("DELETE FROM reserved WHERE payment = $1")
+                .bind(&payment.id)
+                .execute(&mut *tx)
+                .await?;
+            if let Charged::Paid(charge) = &charged {
+                reference::record(tx, intent, card::PROVIDER, charge).await?;
+                book(tx, intent, &payment).await?;
+            }
+            Ok(claim.remembered(card::answer(&charged, &payment)?))
+        });
+        let booked = booked.await?;
+        committed(tx).await?;
+        Ok(claim.response(booked.value))
+    }
+
     async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
         let intent = claim.intent();
+        let merchant = intent.scope().as_str();
         let mut tx = self.begin().await?;
         let answer = claim
             .once_tx(&mut tx, async |tx| {
                 let refund = order.refund(payment)?;
+                let of = find(tx, BY_ID, merchant, payment).await?.ok_or(Refused::NotFound)?;
+                let posting = api::posting(intent, &of.customer, -refund.amount)?;
+                api::moved(ledger::post(tx, &posting).await?)?;
                 // The row's lock lets refunds of one payment in one by one, so no two share what is left.
-                let take = "UPDATE payment SET refunded = refunded + $1
-                            WHERE id = $2 AND merchant = $3 AND refunded + $1 <= amount RETURNING customer";
-                let taken = sqlx::query_scalar::<_, String>(take)
-                    .bind(refund.amount)
-                    .bind(payment)
-                    .bind(intent.scope().as_str())
-                    .fetch_optional(&mut *tx)
-                    .await?;
-                let Some(customer) = taken else {
-                    return Err(match find(tx, BY_ID, intent.scope().as_str(), payment).await? {
-                        Some(_) => Refused::TooMuch,
-                        None => Refused::NotFound,
-                    });
-                };
+                let take =
+                    "UPDATE payment SET refunded = refunded + $1 WHERE id = $2 AND refunded + $1 <= amount";
+                let taken = sqlx::query(take).bind(refund.amount).bind(payment).execute(&mut *tx).await?;
+                if taken.rows_affected() == 0 {
+                    return Err(Refused::TooMuch);
+                }
                 sqlx::query("INSERT INTO refund (id, payment, amount) VALUES ($1, $2, $3)")
                     .bind(&refund.id)
                     .bind(payment)
                     .bind(refund.amount)
                     .execute(&mut *tx)
                     .await?;
-                ledger::post(tx, &api::posting(intent, &customer, -refund.amount)?).await?;
                 api::created(&refund)
             })
             .await?;
@@ -119,6 +138,41 @@ impl Books for PostgresBooks {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
+async fn book(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    for account in api::accounts(merchant, &payment.customer)? {
+        ledger::open(&mut *tx, &account).await?;
+    }
+    let posting = api::posting(intent, &payment.customer, payment.amount)?;
+    api::moved(ledger::post(&mut *tx, &posting).await?)?;
+    let insert = "INSERT INTO payment (id, merchant, key, customer, amount) VALUES ($1, $2, $3, $4, $5)";
+    sqlx::query(insert)
+        .bind(&payment.id)
+        .bind(merchant)
+        .bind(&payment.key)
+        .bind(&payment.customer)
+        .bind(payment.amount)
+        .execute(tx)
+        .await?;
+    Ok(())
+}
+
+/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+async fn reserve(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    if find(&mut *tx, BY_KEY, intent.scope().as_str(), &payment.key).await?.is_some() {
+        return Err(Refused::Booked);
+    }
+    sqlx::query("INSERT INTO reserved (payment, merchant, key, amount) VALUES ($1, $2, $3, $4)")
+        .bind(&payment.id)
+        .bind(intent.scope().as_str())
+        .bind(&payment.key)
+        .bind(payment.amount)
+        .execute(tx)
+        .await?;
+    Ok(())
 }
 
 /// A commit whose answer is lost may have happened. The retry will find out: it is replayed, or it runs.

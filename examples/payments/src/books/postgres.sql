@@ -2,17 +2,25 @@
 CREATE TABLE IF NOT EXISTS payment (
     id       text   PRIMARY KEY,
     merchant text   NOT NULL,
-    -- What the client called it. Not unique: after retention a key may be used for a new payment.
+    -- What the client called it. For good: the ledger knows it for longer than answers are kept.
     key      text   NOT NULL,
     customer text   NOT NULL,
     amount   bigint NOT NULL CHECK (amount > 0),
     refunded bigint NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND amount)
 );
 
-CREATE INDEX IF NOT EXISTS payment_key ON payment (merchant, key, id);
+CREATE UNIQUE INDEX IF NOT EXISTS payment_by_key ON payment (merchant, key);
 
 CREATE TABLE IF NOT EXISTS refund (
     id      text   PRIMARY KEY,
     payment text   NOT NULL REFERENCES payment (id),
     amount  bigint NOT NULL CHECK (amount > 0)
+);
+
+-- Cards that are about to be charged, or were and the booking is still to come.
+CREATE TABLE IF NOT EXISTS reserved (
+    payment  text   PRIMARY KEY,
+    merchant text   NOT NULL,
+    key      text   NOT NULL,
+    amount   bigint NOT NULL CHECK (amount > 0)
 );

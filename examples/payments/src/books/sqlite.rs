@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
+use semel::Intent;
 use semel::http::ClaimHandle;
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
-use semel::tx::{self, TxError};
+use semel::tx::{self, Started, TxError, reference};
 
 use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
+use crate::card;
+use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("sqlite.sql");
 /// Another process may be writing.
@@ -33,6 +36,7 @@ impl SqliteBooks {
         connection.pragma_update(None, "foreign_keys", true)?;
         tx::sqlite::migrate(&connection)?;
         connection.execute_batch(ledger::schema(Dialect::Sqlite))?;
+        connection.execute_batch(reference::schema(Dialect::Sqlite))?;
         connection.execute_batch(TABLES)?;
         Ok(Self(Arc::new(Mutex::new(connection))))
     }
@@ -59,18 +63,10 @@ impl Books for SqliteBooks {
         let claim = claim.clone();
         let paid = self.on_thread(move |books| {
             let intent = claim.intent();
-            let merchant = intent.scope().as_str();
             let tx = begin(books)?;
             let answer = claim.once_now(&tx, |tx| {
                 let payment = order.payment(intent)?;
-                tx.execute(
-                    "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
-                    (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
-                )?;
-                for account in api::accounts(merchant, &payment.customer)? {
-                    ledger::open_now(tx, &account)?;
-                }
-                ledger::post_now(tx, &api::posting(intent, &payment.customer, payment.amount)?)?;
+                book(tx, intent, &payment)?;
                 api::created(&payment)
             });
             let answer = answer.map_err(Stopped)?;
@@ -78,6 +74,49 @@ impl Books for SqliteBooks {
             Ok(answer)
         });
         paid.await.map_err(|Stopped(error)| error)
+    }
+
+    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+        let (phases, ours) = (card::phases(claim)?, claim.clone());
+        let reserved = self.on_thread(move |books| {
+            let tx = begin(books)?;
+            let mut run = match phases.start_now(&tx).map_err(|error| Stopped(error.or_work()))? {
+                Started::Run(run) => run,
+                Started::Replay(answer) => return Ok(Err(ours.response(answer))),
+            };
+            let reserved = run.phase_now(&tx, card::RESERVE, |tx| {
+                let payment = order.payment(ours.intent())?;
+                reserve(tx, ours.intent(), &payment)?;
+                Ok(payment)
+            });
+            let payment = reserved.map_err(Stopped)?.value;
+            tx.commit().map_err(Refused::from)?;
+            Ok(Ok((run, payment)))
+        });
+        let (mut run, payment) = match reserved.await.map_err(|Stopped(error)| error)? {
+            Ok(reserved) => reserved,
+            Err(replayed) => return Ok(replayed),
+        };
+
+        // No transaction is open here: others may write.
+        let charged = card::charge(provider, card::key(&run), payment.amount).await?;
+
+        let claim = claim.clone();
+        let booked = self.on_thread(move |books| {
+            let tx = begin(books)?;
+            let booked = run.phase_now(&tx, card::BOOK, |tx| {
+                tx.execute("DELETE FROM reserved WHERE payment = ?1", [&payment.id])?;
+                if let Charged::Paid(charge) = &charged {
+                    reference::record_now(tx, claim.intent(), card::PROVIDER, charge)?;
+                    book(tx, claim.intent(), &payment)?;
+                }
+                Ok(claim.remembered(card::answer(&charged, &payment)?))
+            });
+            let booked = booked.map_err(Stopped)?;
+            tx.commit().map_err(Refused::from)?;
+            Ok(claim.response(booked.value))
+        });
+        booked.await.map_err(|Stopped(error)| error)
     }
 
     async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
@@ -88,21 +127,18 @@ impl Books for SqliteBooks {
             let tx = begin(books)?;
             let answer = claim.once_now(&tx, |tx| {
                 let refund = order.refund(&payment)?;
-                let take = "UPDATE payment SET refunded = refunded + ?1
-                            WHERE id = ?2 AND merchant = ?3 AND refunded + ?1 <= amount RETURNING customer";
-                let taken =
-                    tx.query_row(take, (refund.amount, &payment, merchant), |row| row.get(0)).optional()?;
-                let Some(customer): Option<String> = taken else {
-                    return Err(match find(tx, BY_ID, merchant, &payment)? {
-                        Some(_) => Refused::TooMuch,
-                        None => Refused::NotFound,
-                    });
-                };
+                let of = find(tx, BY_ID, merchant, &payment)?.ok_or(Refused::NotFound)?;
+                let posting = api::posting(intent, &of.customer, -refund.amount)?;
+                api::moved(ledger::post_now(tx, &posting)?)?;
+                let take =
+                    "UPDATE payment SET refunded = refunded + ?1 WHERE id = ?2 AND refunded + ?1 <= amount";
+                if tx.execute(take, (refund.amount, &payment))? == 0 {
+                    return Err(Refused::TooMuch);
+                }
                 tx.execute(
                     "INSERT INTO refund (id, payment, amount) VALUES (?1, ?2, ?3)",
                     (&refund.id, &payment, refund.amount),
                 )?;
-                ledger::post_now(tx, &api::posting(intent, &customer, -refund.amount)?)?;
                 api::created(&refund)
             });
             let answer = answer.map_err(Stopped)?;
@@ -145,6 +181,34 @@ impl From<Refused> for Stopped {
     }
 }
 
+/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
+fn book(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    for account in api::accounts(merchant, &payment.customer)? {
+        ledger::open_now(tx, &account)?;
+    }
+    let posting = api::posting(intent, &payment.customer, payment.amount)?;
+    api::moved(ledger::post_now(tx, &posting)?)?;
+    tx.execute(
+        "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
+        (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
+    )?;
+    Ok(())
+}
+
+/// Notes what is about to be charged, unless it was paid for longer ago than answers are kept.
+fn reserve(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+    let merchant = intent.scope().as_str();
+    if find(tx, BY_KEY, merchant, &payment.key)?.is_some() {
+        return Err(Refused::Booked);
+    }
+    tx.execute(
+        "INSERT INTO reserved (payment, merchant, key, amount) VALUES (?1, ?2, ?3, ?4)",
+        (&payment.id, merchant, &payment.key, payment.amount),
+    )?;
+    Ok(())
+}
+
 /// As the writer from the beginning: nobody gets in between.
 fn begin(books: &mut Connection) -> Result<rusqlite::Transaction<'_>, Refused> {
     Ok(books.transaction_with_behavior(TransactionBehavior::Immediate)?)
@@ -152,8 +216,7 @@ fn begin(books: &mut Connection) -> Result<rusqlite::Transaction<'_>, Refused> {
 
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND id = ?2";
 const BY_KEY: &str =
-    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND key = ?2
-                      ORDER BY id DESC LIMIT 1";
+    "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = ?1 AND key = ?2";
 
 fn find(books: &Connection, select: &str, merchant: &str, value: &str) -> Result<Option<Payment>, Refused> {
     Ok(books.prepare_cached(select)?.query_row((merchant, value), read).optional()?)

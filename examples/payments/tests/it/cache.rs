@@ -33,7 +33,7 @@ fn a_replay_comes_from_redis_once_it_is_there() {
     }
     database.judge(1, 0);
     // Only to see who answers: the database would not know the key any more.
-    database.run("DELETE FROM {}.semel_intent");
+    database.sweep();
     let replayed = service.pay("order-1", 4_200);
     assert_eq!((replayed.status, replayed.replayed, replayed.id()), (201, true, first.id()));
     assert_eq!(database.payments("order-1"), 1);

@@ -45,6 +45,11 @@ pub(crate) fn pay(to: SocketAddr, key: &str, amount: i64) -> io::Result<Answer> 
     send(to, "POST", "/api/v1/payments", key, &format!(r#"{{"amount": {amount}, "customer": "ana"}}"#))
 }
 
+pub(crate) fn pay_by_card(to: SocketAddr, key: &str, amount: i64) -> io::Result<Answer> {
+    let body = format!(r#"{{"amount": {amount}, "customer": "ana", "method": "card"}}"#);
+    send(to, "POST", "/api/v1/payments", key, &body)
+}
+
 pub(crate) fn refund(to: SocketAddr, payment: &str, key: &str, amount: i64) -> io::Result<Answer> {
     let path = format!("/api/v1/payments/{payment}/refunds");
     send(to, "POST", &path, key, &format!(r#"{{"amount": {amount}}}"#))

@@ -42,6 +42,22 @@ impl Database {
 
     /// The one number a query gives.
     pub(crate) fn number(&self, query: &str) -> i64 {
+        self.value(query)
+    }
+
+    /// The one text a query gives, or nothing.
+    pub(crate) fn text(&self, query: &str) -> Option<String> {
+        self.value(query)
+    }
+
+    fn value<T>(&self, query: &str) -> T
+    where
+        T: rusqlite::types::FromSql
+            + for<'r> sqlx::Decode<'r, sqlx::Postgres>
+            + sqlx::Type<sqlx::Postgres>
+            + Send
+            + Unpin,
+    {
         match self {
             Self::Sqlite(directory) => {
                 let path = directory.path().join("payments.db");
@@ -69,8 +85,29 @@ impl Database {
         self.number(&format!("SELECT count(*) FROM payment WHERE merchant = 'acme' AND key = '{key}'"))
     }
 
-    /// So many payments and refunds there are; and whatever the numbers are, the books are right.
+    /// Forgets every answer, as a sweep does when its retention has ended.
+    pub(crate) fn sweep(&self) {
+        match self {
+            Self::Sqlite(directory) => {
+                let file = Connection::open(directory.path().join("payments.db")).unwrap();
+                file.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
+                file.execute("DELETE FROM semel_intent", []).unwrap();
+            }
+            Self::Postgres { .. } => self.run("DELETE FROM {}.semel_intent"),
+        }
+    }
+
+    /// So many payments and refunds there are, each with one answer; and whatever the numbers are, the books are right.
     pub(crate) fn judge(&self, payments: i64, refunds: i64) {
+        self.judge_books(payments, refunds);
+        let answers = "SELECT count(*) FROM semel_intent WHERE state = 2";
+        assert_eq!(self.number(answers), payments + refunds, "one answer each");
+        let open = "SELECT count(*) FROM semel_intent WHERE state <> 2";
+        assert_eq!(self.number(open), 0, "nothing is left open");
+    }
+
+    /// The same without the answers, for when they are forgotten.
+    pub(crate) fn judge_books(&self, payments: i64, refunds: i64) {
         let number = |query: &str| self.number(query);
         assert_eq!(number("SELECT count(*) FROM payment"), payments);
         assert_eq!(number("SELECT count(*) FROM refund"), refunds);
@@ -92,12 +129,6 @@ impl Database {
         let refunded = "SELECT CAST(coalesce(sum(refunded), 0) AS bigint) FROM payment";
         let given_back = "SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM refund";
         assert_eq!(number(refunded), number(given_back));
-        assert_eq!(
-            number("SELECT count(*) FROM semel_intent WHERE state = 2"),
-            payments + refunds,
-            "one answer each"
-        );
-        assert_eq!(number("SELECT count(*) FROM semel_intent WHERE state <> 2"), 0, "nothing is left open");
     }
 }
 

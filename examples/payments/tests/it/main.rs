@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod cache;
+mod cards;
 mod client;
 mod crash;
 mod database;
 mod once;
 mod refunds;
+mod retention;
 mod service;

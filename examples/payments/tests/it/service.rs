@@ -1,6 +1,7 @@
 //! The service as a process of its own.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,11 +23,18 @@ impl Service {
     }
 
     pub(crate) fn start_with(database: &Database, cache: Option<&str>, crash_at: Option<&str>) -> Self {
+        let more: Vec<_> = cache.into_iter().flat_map(|cache| ["--cache", cache]).collect();
+        Self::spawn(database, &more, crash_at)
+    }
+
+    /// With a card provider.
+    pub(crate) fn with_cards(database: &Database, cards: &Path, crash_at: Option<&str>) -> Self {
+        Self::spawn(database, &["--cards", cards.to_str().unwrap()], crash_at)
+    }
+
+    fn spawn(database: &Database, more: &[&str], crash_at: Option<&str>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
-        command.args(["--store", &database.url(), "--serve", "127.0.0.1:0"]);
-        if let Some(cache) = cache {
-            command.args(["--cache", cache]);
-        }
+        command.args(["--store", &database.url(), "--serve", "127.0.0.1:0"]).args(more);
         let mut child = Child::spawn(command, crash_at).unwrap();
         let line = child.next_line(PATIENCE).unwrap_or_else(|error| {
             panic!("the service does not start: {error}; {:?}", child.wait(PATIENCE));
