@@ -191,11 +191,16 @@ impl<S: Store> Guarded<S> {
             Err(_) => (ClaimStatus::Error, None),
         };
         self.of.metrics.claim(status);
-        span.record("idempotency.status", status.as_str());
-        span.record("idempotency.replayed", status == ClaimStatus::Replay);
-        if let Some(existing) = existing {
-            let state = existing.record.state_at(existing.now).unwrap_or(existing.record.head.state);
-            span.record("idempotency.state", state.as_str());
+        let state = existing
+            .map(|existing| existing.record.state_at(existing.now).unwrap_or(existing.record.head.state));
+        if !span.is_disabled() {
+            span.record("idempotency.status", status.as_str());
+            span.record("idempotency.replayed", status == ClaimStatus::Replay);
+            if let Some(state) = state {
+                span.record("idempotency.state", state.as_str());
+            }
+        }
+        if let Some((existing, state)) = existing.zip(state) {
             self.of.metrics.existing(state, existing.now.since_ms(existing.record.created_at));
             if existing.other_recipe {
                 self.of.metrics.other_recipe();

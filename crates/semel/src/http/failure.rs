@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, header};
 
-use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM};
+use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM, speaks_of_us};
 use crate::guard::Ended;
 
 /// What a 5xx means that the service itself answered: 500, 501, and 503 with `Retry-After`.
@@ -70,11 +70,13 @@ impl Failures {
     /// How the work ended. Whoever is nearer to the effect is believed first: the handler's mark, then the
     /// service's header, then the status.
     pub(super) fn judge(&self, marked: Option<Known>, parts: &Parts) -> Ended {
-        if let Some(known) = marked.or_else(|| Known::told_in(&parts.headers)) {
+        let spoken = speaks_of_us(&parts.headers);
+        let told = || spoken.then(|| Known::told_in(&parts.headers)).flatten();
+        if let Some(known) = marked.or_else(told) {
             return known.ended();
         }
         // Another semel further in refused; it keeps the record, so ours must not stand in its way.
-        if parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
+        if spoken && parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
             return Ended::NotApplied;
         }
         match self {

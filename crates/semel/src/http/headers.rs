@@ -1,5 +1,7 @@
 //! Every header name the edge knows, and which of a response's headers are kept for replays.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
@@ -29,9 +31,12 @@ pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry")
 /// The same under the stripe profile; Stripe's SDKs retry every 409 without it.
 pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
+/// How every name begins by which one semel tells something to another, or to the service.
+const OUR_PREFIX: &str = "idempoten";
+
 /// What only the layer says. Taken out of the service's own answers, so that nothing can pretend. The code of
 /// a problem is not among them: it is as true of the semel further in, and those further out shall see it.
-const OURS: [HeaderName; 6] = [
+static OURS: [HeaderName; 6] = [
     IDEMPOTENCY_REPLAYED,
     IDEMPOTENT_REPLAYED,
     IDEMPOTENCY_STORED,
@@ -42,7 +47,7 @@ const OURS: [HeaderName; 6] = [
 
 /// Kept for replays: what describes the representation, where the result is, and whether to ask again. What describes one exchange
 /// (`date`, request ids, rate limits) would be untrue the second time.
-const KEPT: [HeaderName; 17] = [
+static KEPT: [HeaderName; 17] = [
     header::ALLOW,
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
@@ -64,7 +69,7 @@ const KEPT: [HeaderName; 17] = [
 
 /// Never kept, whatever the builder is told: cookies and credentials belong to one session, hop-by-hop
 /// headers to one connection, `date` to one moment; the length is made anew from the body.
-const NEVER: [HeaderName; 14] = [
+static NEVER: [HeaderName; 14] = [
     header::AUTHORIZATION,
     header::CONNECTION,
     header::CONTENT_LENGTH,
@@ -91,34 +96,61 @@ pub(super) fn is_never_kept(name: &HeaderName) -> bool {
     cookie || NEVER.contains(name) || OURS.contains(name) || name.as_str().starts_with("proxy-")
 }
 
+/// Whether a semel has anything to say in these headers: this one, or one further in. Hardly ever; and to look at
+/// the few names there are costs less than to look for each of ours.
+pub(super) fn speaks_of_us(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| name.as_str().starts_with(OUR_PREFIX))
+}
+
 /// Takes out what only the layer may say.
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
-    // Hardly ever is there one; to look at the few names there are costs less than to look for each of ours.
-    if headers.keys().any(|name| OURS.contains(name)) {
+    if speaks_of_us(headers) {
         for name in &OURS {
             headers.remove(name);
         }
     }
 }
 
+thread_local! {
+    /// What was kept last. Most answers have the same headers as the one before, and one copy of them will do for
+    /// all their records.
+    static LAST: RefCell<Headers> = const { RefCell::new(Headers::NONE) };
+}
+
 /// The headers of a response that are kept, in their order. `None` when they are more than may be kept.
 pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> {
+    let hop_by_hop = headers.contains_key(header::CONNECTION);
+    // Nothing in the list of ours is among those that are never kept; what the builder was told may be.
+    let is_kept = |name: &HeaderName| {
+        let allowed = KEPT.contains(name) || (also.contains(name) && !is_never_kept(name));
+        allowed && !(hop_by_hop && is_hop_by_hop(headers, name))
+    };
+    let chosen = || headers.iter().filter(|(name, _)| is_kept(name));
+    let as_before = LAST.try_with(|last| {
+        let last = last.borrow();
+        let same = |(name, value): (&HeaderName, &HeaderValue), (before, kept): &(String, Bytes)| {
+            name.as_str() == before && value.as_bytes() == kept
+        };
+        let mut before = last.iter();
+        let all = chosen().all(|header| before.next().is_some_and(|kept| same(header, kept)));
+        (all && before.next().is_none()).then(|| last.clone())
+    });
+    if let Ok(Some(kept)) = as_before {
+        return Some(kept);
+    }
     // Mostly it is one or two, and they are kept for long.
     let (mut kept, mut bytes) = (Vec::with_capacity(2), 0);
-    let hop_by_hop = headers.contains_key(header::CONNECTION);
-    for (name, value) in headers {
-        // Nothing in the list of ours is among those that are never kept; what the builder was told may be.
-        let allowed = KEPT.contains(name) || (also.contains(name) && !is_never_kept(name));
-        if !allowed || (hop_by_hop && is_hop_by_hop(headers, name)) {
-            continue;
-        }
+    for (name, value) in chosen() {
         bytes += name.as_str().len() + value.len();
         if bytes > KEPT_HEADERS_BYTES_MAX || kept.len() == KEPT_HEADERS_MAX {
             return None;
         }
         kept.push((name.as_str().to_owned(), Bytes::copy_from_slice(value.as_bytes())));
     }
-    Some(kept.into())
+    let kept = Headers::from(kept);
+    // A thread that ends keeps nothing any more.
+    let _ = LAST.try_with(|last| last.replace(kept.clone()));
+    Some(kept)
 }
 
 /// `Connection: x` makes `x` a header of this connection only.
@@ -172,6 +204,22 @@ mod tests {
         let receipt = HeaderName::from_static("x-receipt");
         let names: Vec<_> = kept(&sent, &[receipt]).unwrap().iter().map(|(name, _)| name.clone()).collect();
         assert_eq!(names, ["content-type", "location", "x-receipt"]);
+    }
+
+    #[test]
+    fn one_copy_of_equal_headers_serves_many_answers_and_others_get_their_own() {
+        let answer = |id: &str| kept(&headers(&[("content-type", "a/b"), ("location", id)]), &[]).unwrap();
+        let (first, same, other, back) = (answer("/1"), answer("/1"), answer("/2"), answer("/1"));
+        assert!(std::ptr::eq(&*first, &*same) && first == back && first != other);
+        let shorter = kept(&headers(&[("content-type", "a/b")]), &[]).unwrap();
+        assert_eq!(shorter.len(), 1);
+        assert_eq!(answer("/1").len(), 2);
+        assert!(kept(&HeaderMap::new(), &[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn all_that_semel_says_to_semel_begins_the_same() {
+        assert!(OURS.iter().chain([&IDEMPOTENCY_PROBLEM]).all(|name| name.as_str().starts_with(OUR_PREFIX)));
     }
 
     #[test]

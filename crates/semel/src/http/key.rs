@@ -50,8 +50,11 @@ fn parse(value: &HeaderValue) -> Result<Key, KeyRefusal> {
     if bytes.contains(&b',') {
         return Err(KeyRefusal::Comma);
     }
-    // Bytes beyond ASCII become characters beyond ASCII, and `Key` says at which place.
-    Ok(Key::new(String::from_utf8_lossy(bytes).into_owned())?)
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(Key::new(text)?),
+        // Bytes beyond ASCII become characters beyond ASCII, and `Key` says at which place.
+        Err(_) => Ok(Key::new(String::from_utf8_lossy(bytes).into_owned())?),
+    }
 }
 
 /// RFC 9651, section 4.2.5: a quote, printable ASCII with `\"` and `\\` as the only escapes, a quote, the end.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::response::Parts;
-use http::{Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -114,11 +114,16 @@ fn keep<R: Body<Data = Bytes>, E>(
 
 /// A response that is read as it comes, for as long as it comes.
 fn is_stream(parts: &Parts) -> bool {
-    const STREAMS: [&str; 2] = ["text/event-stream", "multipart/x-mixed-replace"];
-    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let essence = content_type.and_then(|value| value.split(';').next()).unwrap_or("").trim();
-    parts.status == StatusCode::SWITCHING_PROTOCOLS
-        || STREAMS.iter().any(|stream| essence.eq_ignore_ascii_case(stream))
+    const STREAMS: [&[u8]; 2] = [b"text/event-stream", b"multipart/x-mixed-replace"];
+    let content_type = parts.headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
+    let is = |stream: &[u8]| {
+        let essence = content_type.trim_ascii_start().split_at_checked(stream.len());
+        essence.is_some_and(|(essence, rest)| {
+            essence.eq_ignore_ascii_case(stream)
+                && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+        })
+    };
+    parts.status == StatusCode::SWITCHING_PROTOCOLS || STREAMS.into_iter().any(is)
 }
 
 /// There is no response, and at most the handler's word on what happened.

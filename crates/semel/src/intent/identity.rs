@@ -79,13 +79,7 @@ struct Parts {
 impl Intent {
     /// Names an intent.
     pub fn new(scope: Scope, operation: Operation, key: Key) -> Self {
-        let mut hash = Sha256::new();
-        // Length before content: no two identities can run together into one text.
-        for part in ["semel.intent.1", scope.as_str(), operation.as_str(), key.as_str()] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        let id = IntentId(hash.finalize().into());
+        let id = digest(["semel.intent.1", scope.as_str(), operation.as_str(), key.as_str()]);
         Self(Arc::new(Parts { scope, operation, key, id }))
     }
 
@@ -119,6 +113,30 @@ impl Intent {
         // 128 bits are plenty for a name; providers often limit keys to 36 or 64 characters.
         Key::made(format!("sm1-{}", hex(&digest[..16])))
     }
+}
+
+/// Length before content: no two identities can run together into one text.
+fn digest(parts: [&str; 4]) -> IntentId {
+    // Most fit here, and are hashed in one go.
+    let mut short = [0; 256];
+    let mut end = 0;
+    for part in parts {
+        let to = end + 8 + part.len();
+        let Some(place) = short.get_mut(end..to) else { return digest_long(parts) };
+        place[..8].copy_from_slice(&(part.len() as u64).to_be_bytes());
+        place[8..].copy_from_slice(part.as_bytes());
+        end = to;
+    }
+    IntentId(Sha256::digest(&short[..end]).into())
+}
+
+fn digest_long(parts: [&str; 4]) -> IntentId {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    IntentId(hash.finalize().into())
 }
 
 impl PartialEq for Intent {
@@ -285,6 +303,14 @@ mod tests {
         assert_eq!(id.to_string(), "9c8722d0f190de2b6a3e1108b5386d54b2aabc8ff99bd7ca9cf0d9d9fe2fa36d");
         assert_eq!(id.to_string().parse(), Ok(id));
         assert!("xyz".parse::<IntentId>().is_err());
+    }
+
+    #[test]
+    fn short_and_long_identities_are_hashed_the_same() {
+        for len in [0, 1, 100, 209, 210, 211, 1_000] {
+            let parts = ["semel.intent.1", &"x".repeat(len), "o", "k"];
+            assert_eq!(digest(parts), digest_long(parts), "{len}");
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refu
         return Err(Refusal::Syntax);
     }
     at += whole.len();
+    if !matches!(text.get(at), Some(b'.' | b'e' | b'E')) {
+        write_whole(negative, whole, out)?;
+        return Ok(at);
+    }
 
     let mut fraction: &[u8] = &[];
     if text.get(at) == Some(&b'.') {
@@ -44,6 +48,24 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refu
 
     write(negative, whole, fraction, exponent, out)?;
     Ok(at)
+}
+
+/// As [`write()`], for what most numbers are.
+fn write_whole(negative: bool, whole: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    let significant = trim_end(whole);
+    out.push(if negative && !significant.is_empty() { b'-' } else { b'+' });
+    match whole.len() - significant.len() {
+        0 => out.extend_from_slice(whole),
+        // Zero is zero whatever its sign.
+        _ if significant.is_empty() => out.push(b'0'),
+        zeros => {
+            out.extend_from_slice(significant);
+            out.push(b'e');
+            write_integer(i64::try_from(zeros).map_err(|_| Refusal::Exponent)?, out);
+        }
+    }
+    out.push(b';');
+    Ok(())
 }
 
 fn write(

@@ -2,12 +2,18 @@
 
 use std::borrow::Cow;
 
+const JSON: &str = "application/json";
+
 /// The type and subtype in lower case, without parameters.
 ///
 /// Parameters stay out of the digest: another version of an SDK may add `charset=utf-8`, and a multipart
 /// boundary is random. The essence is in it: the same bytes as a form and as text are two requests to the
 /// handler that chooses by it.
 pub(super) fn essence(content_type: &str) -> Cow<'_, str> {
+    // What most send, as it is written here.
+    if content_type == JSON {
+        return Cow::Borrowed(JSON);
+    }
     let essence = content_type.split_once(';').map_or(content_type, |(essence, _)| essence).trim();
     match essence.bytes().any(|byte| byte.is_ascii_uppercase()) {
         true => Cow::Owned(essence.to_ascii_lowercase()),
@@ -25,6 +31,9 @@ pub(super) enum Reading {
 }
 
 pub(super) fn reading(content_type: &str, essence: &str) -> Reading {
+    if content_type == JSON {
+        return Reading::Json;
+    }
     match essence {
         "application/x-www-form-urlencoded" if is_utf8(content_type) => Reading::Form,
         "multipart/form-data" => match parameter(content_type, "boundary") {
@@ -37,7 +46,7 @@ pub(super) fn reading(content_type: &str, essence: &str) -> Reading {
 }
 
 fn is_json(essence: &str) -> bool {
-    essence == "application/json"
+    essence == JSON
         || essence.strip_suffix("+json").is_some_and(|kind| kind.contains('/') && !kind.ends_with('/'))
 }
 

@@ -114,6 +114,9 @@ impl<'a> RequestDigest<'a> {
 }
 
 fn describe_query(query: &str, order_matters: bool, frame: &mut Frame) {
+    if query.is_empty() {
+        return;
+    }
     match pairs::decode(query.as_bytes()) {
         Some(mut pairs) => {
             if !order_matters {
