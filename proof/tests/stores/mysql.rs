@@ -10,5 +10,5 @@ mod planted;
 mod server;
 mod support;
 mod text;
-mod unreadable;
 mod tls;
+mod unreadable;
