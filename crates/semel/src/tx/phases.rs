@@ -206,7 +206,7 @@ impl Phases {
         let done = done.collect::<Result<_, TxError>>()?;
         let epoch = claim::put(port, ask.clone(), seen, State::InProgress, self.retention, None).await?;
         crash::point(crash::AFTER_CLAIM);
-        let Self { names, retention, protection, .. } = self;
+        let (names, retention, protection) = (self.names, self.retention, Box::new(self.protection));
         Ok(Begun::Run(PhaseRun { ask, names, retention, protection, epoch, done }))
     }
 
@@ -246,7 +246,8 @@ pub struct PhaseRun {
     ask: Ask,
     names: Vec<String>,
     retention: Retention,
-    protection: Protection,
+    /// In a box: a run travels in [`Started`], beside values that are small.
+    protection: Box<Protection>,
     epoch: Epoch,
     /// What was committed when we started.
     done: Vec<Outcome>,
