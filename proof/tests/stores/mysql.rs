@@ -10,3 +10,4 @@ mod planted;
 mod server;
 mod support;
 mod text;
+mod tls;
