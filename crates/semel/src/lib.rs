@@ -39,12 +39,13 @@
 //! | module | what |
 //! |---|---|
 //! | [`intent`] | what *once* means: pure code, one function that decides everything |
-//! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, and [protection](store::protect) around any of them |
+//! | [`store`] | where it is remembered: the [`Store`](store::Store) seam, memory, SQLite, PostgreSQL, MySQL, Redis, and [protection](store::protect) around any of them |
 //! | [`guard`] | how it is enforced: claim → run → finish → replay |
 //! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
 //! | `sink` | where events go: the seam to a broker, one guarantee each |
+//! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |

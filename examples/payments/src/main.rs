@@ -64,7 +64,7 @@ async fn run() -> Result<(), Failed> {
     let app = place::open(&store, args.cache.as_deref(), provider).await?;
     match &args.serve {
         None => check::check(&app).await,
-        Some(address) => serve(app, address).await,
+        Some(address) => serve(app, address, cards.is_some()).await,
     }
 }
 
@@ -77,13 +77,14 @@ impl Drop for Passing {
     }
 }
 
-async fn serve(app: Router, address: &str) -> Result<(), Failed> {
+async fn serve(app: Router, address: &str, takes_cards: bool) -> Result<(), Failed> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     println!("listening on {address}");
+    let card = if takes_cards { r#", "method": "card""# } else { "" };
     eprintln!(
         "curl -i http://{address}/api/v1/payments -H '{MERCHANT}: acme' -H 'Idempotency-Key: order-1001' \
-         -H 'Content-Type: application/json' -d '{{\"amount\": 4200, \"customer\": \"ana\"}}'"
+         -H 'Content-Type: application/json' -d '{{\"amount\": 4200, \"customer\": \"ana\"{card}}}'"
     );
     let ctrl_c = async {
         let _ = tokio::signal::ctrl_c().await;
