@@ -23,9 +23,8 @@ impl Server {
     async fn start(dir: &Path) -> Self {
         let data = dir.join("data");
         // Root has to say that it means it, in a directory of its own as here.
-        let root =
-            std::env::var("USER").is_ok_and(|user| user == "root") || Path::new("/root").read_dir().is_ok();
-        let user = root.then_some("--user=root");
+        let id = Command::new("id").arg("-u").output().unwrap();
+        let user = (id.stdout.trim_ascii() == b"0").then_some("--user=root");
         let mut install = Command::new("mariadb-install-db");
         install.args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"]);
         install.arg(format!("--datadir={}", data.display())).args(user).current_dir(dir);
