@@ -93,10 +93,19 @@ async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
     assert_eq!(soon(store.finish(held, finish())).await.unwrap(), Finished::Recorded);
 }
 
+/// Slow enough for all who come again to meet in the next batch.
+fn slow_claims(sql: &str) -> String {
+    match sql.contains("-- Claims, many at once.") {
+        true => sql.replacen("::bigint AS now\n", "::bigint AS now FROM pg_sleep(0.05)\n", 1),
+        false => sql.to_owned(),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
     let Some(place) = Place::take() else { return };
-    let store = place.options().lanes(1).open().await.unwrap();
+    let options = place.options().lanes(1).batch_max(200).edit_sql(slow_claims);
+    let store = options.open().await.unwrap();
     run(&store, "warm").await;
     let person = place.client().await;
     person.batch_execute("BEGIN").await.unwrap();

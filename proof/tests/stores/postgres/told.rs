@@ -121,7 +121,7 @@ async fn a_server_that_stops_to_answer_while_a_session_is_set_up_is_given_up_in_
     assert_eq!(store.settings().synchronous_commit, "off");
 
     between.at(QUERY, "SET synchronous_commit", Act::Swallow);
-    let opened = PostgresStore::open(&format!("{url}&connect_timeout=300ms")).await;
+    let opened = soon(PostgresStore::open(&format!("{url}&connect_timeout=300ms"))).await;
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Unavailable);
     // A look needs a connection of its own. Nobody who comes later waits for it for ever.
     let looks = [store.now(), store.now()];
