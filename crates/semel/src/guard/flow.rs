@@ -394,7 +394,7 @@ impl<S: Store> Guarded<S> {
             let ran =
                 run_caught(work, Attempt { intent, number: 1, epoch: None }, this.of.policy.timeout).await;
             let (verdict, outcome) = ran.told(this.of.policy.effect);
-            this.record_later(claim, verdict, outcome);
+            this.record_later(claim, verdict, outcome.cloned());
             drop(permit);
             let _ = answer.send(match ran {
                 Ran::Returned(Execution { ended, outcome }, given) => {
@@ -441,11 +441,9 @@ enum Ran<T> {
 
 impl<T> Ran<T> {
     /// What is recorded of it.
-    fn told(&self, effect: Effect) -> (Verdict, Option<Outcome>) {
+    fn told(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
         match self {
-            Self::Returned(execution, _) => {
-                (execution.ended.verdict(effect), Some(execution.outcome.clone()))
-            }
+            Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(&execution.outcome)),
             Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
         }
     }

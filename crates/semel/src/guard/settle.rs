@@ -198,14 +198,17 @@ impl<S: Store> Guarded<S> {
         intent: &'a Intent,
         ticket: &'a Ticket,
         verdict: Verdict,
-        outcome: Option<Outcome>,
+        outcome: Option<&'a Outcome>,
     ) -> impl Future<Output = Recorded> + Send + 'a {
-        // Too large to keep is known beforehand: the tombstone says "done, body not kept".
-        let outcome = outcome.map(|outcome| self.kept(outcome));
-        let finish = Finish { verdict, outcome, retention: self.of.policy.retention };
         async move {
+            // Too large to keep is known beforehand: the tombstone says "done, body not kept".
+            let finish = || Finish {
+                verdict,
+                outcome: outcome.map(|outcome| self.kept(outcome.clone())),
+                retention: self.of.policy.retention,
+            };
             let asked = {
-                let request = pin!(self.of.guard.inner.store.finish(*ticket, finish.clone()));
+                let request = pin!(self.of.guard.inner.store.finish(*ticket, finish()));
                 self.ask(Phase::Finish, request).await
             };
             let error = match asked {
@@ -214,7 +217,7 @@ impl<S: Store> Guarded<S> {
                 Err(error) => error,
             };
             tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
-            self.finish_later(intent, *ticket, finish);
+            self.finish_later(intent, *ticket, finish());
             Recorded::NotYet
         }
     }

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use http::header;
 use http::request::Parts;
-use http::{Request, header};
-use http_body::Body;
 
-use super::body::{EdgeBody, Extent};
+use super::body::Extent;
 use super::builder::Shared;
 use super::framework;
 use super::key::{self, KeyRefusal};
@@ -78,25 +76,20 @@ pub(super) fn unread(extent: &Extent, bytes_max: usize) -> Option<Problem> {
 
 /// What was asked for. The operation's name stands for the route: a template whose variables are renamed by a
 /// deploy is still the same operation, and the path itself is in it all the same.
-pub(super) fn fingerprint<B: Body<Data = Bytes>>(
-    recipe: &Recipe,
-    request: &Request<EdgeBody<B>>,
-    operation: &str,
-) -> Fingerprint {
-    let sent = framework::sent(request.extensions(), request.uri());
+pub(super) fn fingerprint(recipe: &Recipe, parts: &Parts, body: &[u8], operation: &str) -> Fingerprint {
+    let sent = framework::sent(&parts.extensions, &parts.uri);
     let mut digest = recipe
-        .request(request.method().as_str(), operation)
+        .request(parts.method.as_str(), operation)
         .path_value("path", sent.path())
         .query(sent.query().unwrap_or(""));
     if recipe.chooses_headers() {
-        for (name, value) in request.headers() {
+        for (name, value) in &parts.headers {
             digest = digest.header(name.as_str(), value.as_bytes());
         }
     }
     // No body and an empty one are the same here: proxies turn one into the other.
-    let body = request.body().data();
     if !body.is_empty() {
-        let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         digest = digest.body(content_type, body);
     }
     digest.finish()

@@ -145,6 +145,10 @@ impl<B: Body<Data = Bytes>> EdgeBody<B> {
             if self.data.len() + more.len() > bytes_max {
                 break Extent::Bound;
             }
+            // Most bodies know that nothing follows, and need not be asked for it.
+            if rest.is_end_stream() {
+                break Extent::Whole;
+            }
         };
         if !more.is_empty() {
             self.data = [&*self.data, &more].concat().into();

@@ -119,7 +119,7 @@ thread_local! {
 
 /// The headers of a response that are kept, in their order. `None` when they are more than may be kept.
 pub(super) fn kept(headers: &HeaderMap, also: &[HeaderName]) -> Option<Headers> {
-    let hop_by_hop = headers.contains_key(header::CONNECTION);
+    let hop_by_hop = headers.keys().any(|name| *name == header::CONNECTION);
     // Nothing in the list of ours is among those that are never kept; what the builder was told may be.
     let is_kept = |name: &HeaderName| {
         let allowed = KEPT.contains(name) || (also.contains(name) && !is_never_kept(name));

@@ -79,8 +79,8 @@ where
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let Named { prepared, scope, key } = named;
                 let shared = Arc::clone(&self.shared);
-                let request = Request::from_parts(parts, EdgeBody::untouched(body));
-                let work = Box::new(Work { shared, prepared, inner, request, started: None });
+                let body = EdgeBody::untouched(body);
+                let work = Box::new(Work { shared, prepared, inner, parts, body, started: None });
                 return Box::pin(answer(work, scope, key));
             }
             Screened::Pass => {
@@ -117,15 +117,16 @@ where
     async move {
         let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
         let rule = &prepared.rule;
-        let extent = work.request.body_mut().fill(rule.body_bytes_max, None).await;
+        let extent = work.body.fill(rule.body_bytes_max, None).await;
         if let Some(problem) = unread(&extent, rule.body_bytes_max) {
             return Ok(shared.refuse(&problem));
         }
         let intent = Intent::new(scope, prepared.guarded.name().clone(), key);
-        let fingerprint = fingerprint(&rule.recipe, &work.request, intent.operation().as_str());
+        let name = intent.operation().as_str();
+        let fingerprint = fingerprint(&rule.recipe, &work.parts, work.body.data(), name);
         // The answer is for every retry, whatever that one accepts. A layer outside of this one may compress it.
         // Said always, because to say nothing means that any coding is welcome.
-        work.request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        work.parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if prepared.atomic {
             return Box::pin(atomic(work, intent, fingerprint)).await;
         }
@@ -183,8 +184,8 @@ where
         return Ok(response);
     }
     let contract = work.shared.contract(&work.prepared.rule);
-    work.request.extensions_mut().insert(ClaimHandle::unclaimed(intent, fingerprint, contract));
-    let answered = work.inner.call(work.request).await?;
+    work.parts.extensions.insert(ClaimHandle::unclaimed(intent, fingerprint, contract));
+    let answered = work.inner.call(Request::from_parts(work.parts, work.body)).await?;
     // Whatever the handler has committed is committed.
     crash::point(crash::BEFORE_ANSWER);
     Ok(answered.map(EdgeBody::untouched))

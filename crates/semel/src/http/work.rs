@@ -4,12 +4,13 @@
 //! beside it. It does so only after it has recorded, so no byte leaves before the record is there, and a body that
 //! is not kept still reaches the caller as it comes.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use futures_util::future::Either;
 use http::response::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
@@ -36,7 +37,8 @@ pub(super) struct Work<S, Inner, B: Body> {
     pub(super) shared: Arc<Shared<S>>,
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) inner: Inner,
-    pub(super) request: Request<EdgeBody<B>>,
+    pub(super) parts: http::request::Parts,
+    pub(super) body: EdgeBody<B>,
     /// Told when the call begins under a claim.
     pub(super) started: Option<oneshot::Sender<()>>,
 }
@@ -48,24 +50,28 @@ where
     R: Body<Data = Bytes>,
 {
     /// Makes the call; what is left to wait for is the answer.
-    #[expect(clippy::boxed_local, reason = "it is boxed so that it is not moved by value on its way here")]
     pub(super) fn run(
-        self: Box<Self>,
+        mut self: Box<Self>,
         attempt: Attempt,
         fingerprint: Fingerprint,
     ) -> impl Future<Output = (Execution, Box<Given<R, Inner::Error>>)> {
-        let Self { shared, prepared, mut inner, mut request, started } = *self;
-        if let Some(started) = started.filter(|_| attempt.epoch.is_some()) {
+        if let Some(started) = self.started.take().filter(|_| attempt.epoch.is_some()) {
             let _ = started.send(());
         }
+        let (shared, prepared) = (Arc::clone(&self.shared), Arc::clone(&self.prepared));
         let claim = ClaimHandle::new(attempt, fingerprint);
-        request.extensions_mut().insert(claim.clone());
-        let called = catch_unwind(AssertUnwindSafe(|| inner.call(request)));
-        async move {
-            let called = match called {
-                Ok(called) => AssertUnwindSafe(called).catch_unwind().await,
-                Err(panic) => Err(panic),
-            };
+        self.parts.extensions.insert(claim.clone());
+        // Out of the box and into the service, without a stop in between.
+        let called = catch_unwind(AssertUnwindSafe(move || {
+            let Self { mut inner, parts, body, .. } = *self;
+            inner.call(Request::from_parts(parts, body))
+        }));
+        let called = match called {
+            Ok(called) => Either::Left(AssertUnwindSafe(called).catch_unwind()),
+            Err(panic) => Either::Right(ready(Err(panic))),
+        };
+        // Not in one block: that would hold the call twice.
+        called.then(|called| async move {
             match called {
                 Ok(Ok(response)) => keep(&prepared.rule, &claim, response).await,
                 // Between the service and us something broke: what happened behind it is not known, unless the
@@ -77,7 +83,7 @@ where
                     (execution, Box::new(Ok(response.map(EdgeBody::whole))))
                 }
             }
-        }
+        })
     }
 }
 

@@ -59,12 +59,13 @@ impl Key {
         if bytes.len() > KEY_BYTES_MAX {
             return Err(KeyError::TooLong { len: bytes.len() });
         }
-        let last = bytes.len() - 1;
-        for (at, byte) in bytes.iter().enumerate() {
-            let inner_space = *byte == b' ' && at != 0 && at != last;
-            if !byte.is_ascii_graphic() && !inner_space {
-                return Err(KeyError::Character { at });
-            }
+        let is_bad = |byte: &u8| !(b' '..=b'~').contains(byte);
+        // All of them are looked at without asking after each: many at a time.
+        let bad = bytes.iter().fold(false, |bad, byte| bad | is_bad(byte));
+        let (first, last) = (bytes[0] == b' ', bytes[bytes.len() - 1] == b' ');
+        if bad || first || last {
+            let at = if first { Some(0) } else { bytes.iter().position(is_bad) };
+            return Err(KeyError::Character { at: at.unwrap_or(bytes.len() - 1) });
         }
         Ok(Self(text))
     }
@@ -153,6 +154,9 @@ mod tests {
             ("a\0b", KeyError::Character { at: 1 }),
             ("a\r\nb", KeyError::Character { at: 1 }),
             ("schlüssel", KeyError::Character { at: 4 }),
+            (" \t", KeyError::Character { at: 0 }),
+            ("a\t ", KeyError::Character { at: 1 }),
+            ("a\x7f", KeyError::Character { at: 1 }),
         ] {
             assert_eq!(Key::new(bad).unwrap_err(), why, "{bad:?}");
         }

@@ -8,16 +8,22 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+
 use super::record::{on_claim, on_decide, on_finish};
 use super::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page,
     Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::{Epoch, FirstBytes, IntentId};
+use crate::intent::outcome::{Body, Outcome};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::{Answer, Change, Decider, Event, step};
 
 const SHARDS: usize = 64;
+
+/// Bodies up to this are copied: what they are a part of may be much larger, and would be held with them.
+const COPIED_BYTES_MAX: usize = 4 << 10;
 
 /// Records a [`MemoryStore`] holds unless told otherwise.
 pub const RECORDS_MAX: usize = 1_000_000;
@@ -165,8 +171,13 @@ impl MemoryStore {
         }
     }
 
-    fn finish_now(&self, ticket: &Ticket, finish: Finish) -> Result<Finished, StoreError> {
+    fn finish_now(&self, ticket: &Ticket, mut finish: Finish) -> Result<Finished, StoreError> {
         check_size(finish.outcome.as_ref())?;
+        if let Some(Outcome { body: Body::Kept(body), .. }) = &mut finish.outcome
+            && body.len() <= COPIED_BYTES_MAX
+        {
+            *body = Bytes::copy_from_slice(body);
+        }
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Ok(Finished::Stale) };
         Ok(match on_finish(self.inner.step, Arc::make_mut(record), ticket, finish, self.clock()).answer {
@@ -247,7 +258,7 @@ pub(super) fn parse_cursor(cursor: &str) -> Result<(StoreTime, IntentId), StoreE
 }
 
 /// Refuses an outcome no store may take, before anything is written.
-pub(super) fn check_size(outcome: Option<&crate::intent::outcome::Outcome>) -> Result<(), StoreError> {
+pub(super) fn check_size(outcome: Option<&Outcome>) -> Result<(), StoreError> {
     match outcome {
         Some(outcome) if !outcome.fits() => {
             let max = crate::intent::outcome::OUTCOME_BYTES_MAX;
@@ -279,14 +290,19 @@ impl Store for MemoryStore {
     async fn now(&self) -> Result<StoreTime, StoreError> {
         Ok(self.clock())
     }
-    async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.claim_now(&claim)
+    // An async function holds its arguments twice.
+    fn claim(&self, claim: Claim) -> impl Future<Output = Result<Claimed, StoreError>> + Send {
+        async move { self.claim_now(&claim) }
     }
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
         Ok(self.renew_now(&ticket, lease_ms))
     }
-    async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
-        self.finish_now(&ticket, finish)
+    fn finish(
+        &self,
+        ticket: Ticket,
+        finish: Finish,
+    ) -> impl Future<Output = Result<Finished, StoreError>> + Send {
+        async move { self.finish_now(&ticket, finish) }
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         let record = self.shard(&id).get(&id).map(|record| Record::clone(record));
@@ -330,6 +346,17 @@ mod tests {
         let full = store.claim(claim("c")).await.unwrap_err();
         assert_eq!((full.kind(), full.fate()), (ErrorKind::Full, Fate::NotApplied));
         assert!(matches!(store.claim(claim("a")).await.unwrap(), Claimed::Replay(_)));
+    }
+
+    #[tokio::test]
+    async fn a_small_body_does_not_hold_the_large_buffer_it_came_in() {
+        let store = MemoryStore::new();
+        let Claimed::Run(ticket) = store.claim(claim("a")).await.unwrap() else { panic!("fresh") };
+        let buffer = Bytes::from(vec![b'x'; 64 << 10]);
+        let outcome = Some(Outcome::new(201, buffer.slice(..100)));
+        let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::DAY };
+        store.finish(ticket, finish).await.unwrap();
+        assert!(buffer.is_unique());
     }
 
     #[tokio::test]

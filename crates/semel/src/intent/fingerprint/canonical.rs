@@ -14,11 +14,18 @@
 //!
 //! Each form shows its own end (FF occurs in no UTF-8 text), so two values never have one form.
 
+use std::cell::Cell;
+use std::mem;
+
 use super::select::{Cursor, Found, Selection, Step};
 use super::{decimal, string};
 
 /// Room for putting objects in order that is made beforehand, at most.
 const ORDER_BYTES: usize = 4 << 10;
+
+/// Room that is kept from one form to the next, at most.
+const ROOM_BYTES_MAX: usize = 16 << 10;
+const ROOM_MEMBERS_MAX: usize = 256;
 
 /// Ends a string. No byte of UTF-8 text is FF.
 const STRING_END: u8 = 0xFF;
@@ -48,6 +55,24 @@ pub enum Refusal {
 pub(super) struct Canonical {
     pub(super) bytes: Vec<u8>,
     pub(super) chosen: bool,
+    members: Vec<Member>,
+}
+
+thread_local! {
+    /// Room for the next form: each request needs some, and only for a moment.
+    static ROOM: Cell<(Vec<u8>, Vec<Member>)> = const { Cell::new((Vec::new(), Vec::new())) };
+}
+
+impl Drop for Canonical {
+    fn drop(&mut self) {
+        let (mut bytes, mut members) = (mem::take(&mut self.bytes), mem::take(&mut self.members));
+        if bytes.capacity() <= ROOM_BYTES_MAX && members.capacity() <= ROOM_MEMBERS_MAX {
+            bytes.clear();
+            members.clear();
+            // A thread that ends keeps no room.
+            let _ = ROOM.try_with(|room| room.set((bytes, members)));
+        }
+    }
 }
 
 /// The canonical form of the fields of `text` that `selection` keeps.
@@ -58,21 +83,16 @@ pub(super) fn canonicalise(
 ) -> Result<Canonical, Refusal> {
     // Checked once and in bulk; afterwards strings can be copied as they are.
     std::str::from_utf8(text).map_err(|_| Refusal::Syntax)?;
-    let mut walk = Walk {
-        text,
-        at: 0,
-        // Room to put an object in order behind itself, where it is not much.
-        out: Vec::with_capacity(text.len() + text.len().min(ORDER_BYTES) + 16),
-        members: Vec::with_capacity(8),
-        selection,
-        chosen: false,
-    };
+    let (mut out, members) = ROOM.try_with(Cell::take).unwrap_or_default();
+    // Room to put an object in order behind itself, where it is not much.
+    out.reserve(text.len() + text.len().min(ORDER_BYTES) + 16);
+    let mut walk = Walk { text, at: 0, out, members, selection, chosen: false };
     walk.value(selection.root(), depth_max)?;
     walk.space();
     if walk.at != text.len() {
         return Err(Refusal::Syntax);
     }
-    Ok(Canonical { bytes: walk.out, chosen: walk.chosen })
+    Ok(Canonical { bytes: walk.out, chosen: walk.chosen, members: walk.members })
 }
 
 struct Walk<'a> {
@@ -274,7 +294,7 @@ mod tests {
     fn pick(text: &str, included: &[&str], excluded: &[&str]) -> Result<String, Refusal> {
         let owned = |paths: &[&str]| paths.iter().map(|&path| path.to_owned()).collect::<Vec<_>>();
         let selection = Selection::new(&owned(included), &owned(excluded)).unwrap();
-        let form = canonicalise(text.as_bytes(), &selection, 4)?.bytes;
+        let form = canonicalise(text.as_bytes(), &selection, 4)?.bytes.clone();
         let readable = form.iter().map(|&byte| if byte == STRING_END { b'\'' } else { byte }).collect();
         Ok(String::from_utf8(readable).unwrap())
     }

@@ -121,10 +121,15 @@ impl Selection {
         }
     }
 
+    #[inline]
     pub(super) fn step(&self, from: Cursor, step: Step<'_>) -> Found {
         if from.taken && from.excluded == 0 {
             return Found::Kept(Cursor::ALL);
         }
+        self.step_along_paths(from, step)
+    }
+
+    fn step_along_paths(&self, from: Cursor, step: Step<'_>) -> Found {
         let (excluded, hit) = advance(&self.excluded, from.excluded, from.depth, step);
         if hit {
             return Found::Dropped;
