@@ -104,12 +104,11 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     loop {
         let busy = match look(&port, &ask).await {
             Ok(looked) => {
-                let outside = looked.head.is_some_and(|head| head.state == State::InProgress);
+                let locked = looked.locked;
                 match decide(&ask, looked)? {
                     Some(claimed) => return taken(&port, &ask, claimed).await,
-                    // MySQL: somebody is at it outside of a transaction. To look again would show the same in an
-                    // old snapshot, and where the row had to be locked it is kept from them as long as we wait.
-                    None if outside && port.dialect() == Dialect::Mysql => {
+                    // Whoever is at it outside of a transaction needs the row, which is ours as long as we wait.
+                    None if locked && port.dialect() == Dialect::Mysql => {
                         return Err(TxError::InFlight { waited: begun.elapsed() });
                     }
                     None => false,

@@ -14,17 +14,10 @@
 //! - Its error (1205) undoes the statement and nothing else, so the caller's transaction is as good as before.
 //!   Unless the server runs with `innodb_rollback_on_timeout`: then the transaction is gone, which is told like a
 //!   deadlock.
-//! - Before anything is locked the row is read as anybody reads it, and who need not run is told by that. A lock
-//!   would be kept until the caller's transaction ends, and whoever is at the intent outside of a transaction
-//!   needs the row to renew it and to bring its outcome. Under READ COMMITTED that read is the last commit. Under
-//!   REPEATABLE READ it may be older, and is right all the same:
-//!   - a finished record does not change before it expires, and that is judged by the clock of now: a replay or
-//!     a mismatch is what a locking read would say;
-//!   - a claim whose lease runs by the clock of now may have been finished since. "In flight" is then late, not
-//!     wrong: nothing is run, and the next transaction sees the outcome.
-//!
-//!   Everything else (no row, lapsed, expired, given back, in doubt) is decided on the locked row. Under
-//!   SERIALIZABLE every read locks, and the gap where there is no row: it is left out there.
+//! - Nothing is read before the lock. A plain read first would spare those who need not run the lock, and under
+//!   REPEATABLE READ, the default, it would make the transaction's snapshot: a duplicate that waits for the first
+//!   would then be given an answer whose rows it cannot see. So whoever is told "in flight" keeps the row locked
+//!   until it rolls back, as it must after any error.
 //! - Names are read by `SELECT … INTO`: a query inside `SET` would be a locking one under REPEATABLE READ.
 //! - A deadlock (1213) undoes the whole transaction, and the server commits what comes after it statement by
 //!   statement. So the owner is written when the intent is claimed, and the outcome only where it still
@@ -45,8 +38,7 @@ const fn only(mysql: &'static str) -> Sql {
     Sql { postgres: "", mysql, sqlite: "" }
 }
 
-/// Reads the intent's row, and locks it unless it says that there is nothing to run. Held: somebody else has it,
-/// and a second was not enough.
+/// Locks the intent's row, and reads it. Held: somebody else has it, and a second was not enough.
 pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {
     let id = || Value::from(&ask.intent.id().as_bytes()[..]);
     let values = vec![
@@ -70,9 +62,8 @@ pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> 
             }
         },
     };
-    // Read without a lock and gone since: it is looked for again.
-    let Some(row) = rows.first() else { return Ok(Looked::held()) };
-    let mut looked = looked(row, 1, row.int(10)? != 0, true, row.int(0)?)?;
+    let row = rows.first().ok_or_else(no_row)?;
+    let mut looked = looked(row, 1, true, true, row.int(0)?)?;
     // The row this very statement has inserted: there was none.
     if looked.head.is_some_and(|head| head.owner == ask.owner && head.epoch == Epoch(0)) {
         looked.head = None;
