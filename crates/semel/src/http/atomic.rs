@@ -146,7 +146,7 @@ impl ClaimHandle {
         let contract = self.unclaimed_contract()?;
         let phases = Phases::new(self.intent(), self.fingerprint(), names)
             .map_err(|error| TxError::Value { why: error.to_string() })?;
-        Ok(phases.retention(contract.retention))
+        Ok(phases.retention(contract.retention).protect(contract.protection.clone()))
     }
 
     /// A response as it is remembered: with the headers that are kept, and its body if that is not too large.
@@ -207,6 +207,8 @@ impl ClaimHandle {
     }
 
     fn once(&self, contract: &Contract) -> Once {
-        Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(contract.wait)
+        let once =
+            Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(contract.wait);
+        once.protect(contract.protection.clone())
     }
 }

@@ -13,6 +13,7 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent};
 use crate::intent::key::Key;
 use crate::intent::policy::Retention;
+use crate::store::protect::Protection;
 
 const UNMARKED: u8 = 0;
 const APPLIED: u8 = 1;
@@ -60,6 +61,7 @@ pub(super) struct Contract {
     pub(super) response_bytes_max: usize,
     pub(super) profile: Profile,
     pub(super) types: String,
+    pub(super) protection: Protection,
 }
 
 impl ClaimHandle {

@@ -240,6 +240,7 @@ impl<S: Store> Shared<S> {
             response_bytes_max: rule.response_bytes_max,
             profile: self.profile,
             types: self.types.clone(),
+            protection: self.guard.store().protection(),
         }
     }
 

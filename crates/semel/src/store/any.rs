@@ -10,6 +10,7 @@ use super::{
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
+use crate::store::protect::Protection;
 
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -27,6 +28,7 @@ trait Boxed: Send + Sync {
     fn claim_verified(&self, claim: Claim) -> Answer<'_, Claimed>;
     fn look(&self, id: IntentId) -> Answer<'_, Option<Record>>;
     fn lineage(&self) -> Answer<'_, Option<Lineage>>;
+    fn protection(&self) -> Protection;
 }
 
 impl<S: Store> Boxed for S {
@@ -65,6 +67,9 @@ impl<S: Store> Boxed for S {
     }
     fn lineage(&self) -> Answer<'_, Option<Lineage>> {
         Box::pin(Store::lineage(self))
+    }
+    fn protection(&self) -> Protection {
+        Store::protection(self)
     }
 }
 
@@ -140,5 +145,8 @@ impl Store for AnyStore {
     }
     fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
         self.0.lineage()
+    }
+    fn protection(&self) -> Protection {
+        self.0.protection()
     }
 }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
+use crate::store::protect::Protection;
 
 /// Which request is about to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -145,5 +146,8 @@ impl<S: Store> Store for Faulty<S> {
     }
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
         self.play(Call::Get, self.store.lineage()).await
+    }
+    fn protection(&self) -> Protection {
+        self.store.protection()
     }
 }

@@ -12,6 +12,7 @@ use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Ruling, State};
+use crate::store::protect::Protection;
 
 mod any;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -312,5 +313,11 @@ pub trait Store: Send + Sync + 'static {
     /// `None` where the store has no such thing.
     fn lineage(&self) -> impl Future<Output = Result<Option<Lineage>, StoreError>> + Send {
         std::future::ready(Ok(None))
+    }
+
+    /// How what is stored here is protected: an outcome that goes past this store into the same tables, in a
+    /// transaction of the caller's own, has to be protected alike. Stores themselves do not.
+    fn protection(&self) -> Protection {
+        Protection::none()
     }
 }

@@ -122,6 +122,10 @@ impl<S: Store> Store for Protected<S> {
         self.store.lineage().await
     }
 
+    fn protection(&self) -> Protection {
+        self.protection.clone()
+    }
+
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
         self.store.renew(ticket, lease_ms).await
     }

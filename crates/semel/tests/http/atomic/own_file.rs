@@ -10,6 +10,7 @@ use axum::routing::post;
 use http::{Request, Response, StatusCode};
 use rusqlite::{Connection, TransactionBehavior};
 use semel::http::ClaimHandle;
+use semel::store::Store;
 use semel::tx::TxError;
 use semel::tx::sqlite::{SqliteReader, migrate};
 use semel::{Effect, InFlight};
@@ -42,6 +43,10 @@ impl Service {
     }
 
     async fn app(&self, fate: Fate) -> Router {
+        self.app_on(fate, SqliteReader::open(&self.path).await.unwrap())
+    }
+
+    fn app_on(&self, fate: Fate, store: impl Store) -> Router {
         let path: Arc<Path> = self.path.clone().into();
         let handler = move |request: Request<Body>| async move {
             let claim = request.extensions().get::<ClaimHandle>().cloned().unwrap();
@@ -49,7 +54,7 @@ impl Service {
             tokio::task::spawn_blocking(move || pay(&path, &claim, &body, fate)).await.unwrap()
         };
         let rule = payments().effect(Effect::Atomic).in_flight(InFlight::Wait(Duration::from_secs(5)));
-        let layer = layer(SqliteReader::open(&self.path).await.unwrap(), rule);
+        let layer = layer(store, rule);
         Router::new().route("/payments", post(handler)).layer(layer)
     }
 
@@ -162,4 +167,33 @@ async fn a_claim_in_a_transaction_under_a_layer_that_claims_is_refused() {
     let app = Router::new().route("/payments", post(handler)).layer(layer(store, payments()));
     let got = call(&app, payment("k", "{}")).await;
     assert!(String::from_utf8_lossy(&got.body).contains("Effect::Atomic"), "{got:?}");
+}
+
+/// The handler's transaction goes past the store that protects, and is protected all the same.
+#[cfg(feature = "seal")]
+#[tokio::test]
+async fn what_the_handler_commits_is_sealed_like_the_rest() {
+    use semel::store::AnyStore;
+    use semel::store::protect::{Keys, Protected, Protection, SealKey};
+
+    let service = Service::new();
+    let sealed = |name: &str, byte: u8| {
+        let key = SealKey::new(name, [byte; 32]).unwrap();
+        Protection::none().seal(Keys::new(key))
+    };
+    let app = async |protection: Protection| {
+        let reader = SqliteReader::open(&service.path).await.unwrap();
+        service.app_on(Fate::Lives, AnyStore::new(Protected::new(reader, protection)))
+    };
+    let first = call(&app(sealed("one", 1)).await, payment("k", "{}")).await;
+    let again = call(&app(sealed("one", 1)).await, payment("k", "{}")).await;
+    assert_eq!((first.status, first.replayed(), again.status, again.replayed()), (201, false, 201, true));
+    assert_eq!(again.body, first.body);
+    let db = Connection::open(&service.path).unwrap();
+    let stored: Vec<u8> = db.query_row("SELECT outcome FROM semel_intent", [], |row| row.get(0)).unwrap();
+    assert!(!stored.windows(4).any(|window| window == b"paid"), "in the clear");
+    // Whoever has another key is told nothing, and nothing runs again.
+    let other = call(&app(sealed("two", 2)).await, payment("k", "{}")).await;
+    assert_eq!(other.status, 503);
+    assert_eq!(service.payments(), 1);
 }
