@@ -193,6 +193,7 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Brings the outcome to the store; if the store fails, that goes on in the background.
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     pub(super) fn finish<'a>(
         &'a self,
         intent: &'a Intent,

@@ -7,10 +7,11 @@ use super::canonical::Refusal;
 pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
     let mut at = 0;
     loop {
-        at += plain(&text[at..], out);
-        let ends_it = text.get(at);
-        at += 1;
-        match ends_it {
+        let rest = &text[at..];
+        let (before, ends_it) = rest.split_at(plain(rest));
+        out.extend_from_slice(before);
+        at += before.len() + 1;
+        match ends_it.first() {
             Some(b'"') => return Ok(at),
             Some(b'\\') => at += escape(&text[at..], out)?,
             _ => return Err(Refusal::Syntax),
@@ -18,35 +19,28 @@ pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
     }
 }
 
-/// Appends what comes before a quote, a backslash, a control character or the end, and says how long it was.
-///
-/// Names and values are short: eight bytes are copied before it is known how many of them count, which costs less
-/// than to look first and then copy as many.
-fn plain(text: &[u8], out: &mut Vec<u8>) -> usize {
+/// How many bytes come before a quote, a backslash, a control character or the end. Eight are looked at together.
+fn plain(text: &[u8]) -> usize {
     const EACH: u64 = u64::from_le_bytes([1; 8]);
     const TOP: u64 = EACH << 7;
-    // The top bit of each byte that is less than `limit`. Right up to the first of them; a borrow only reaches
-    // the bytes behind it.
-    let below = |word: u64, limit: u8| word.wrapping_sub(EACH * u64::from(limit)) & !word & TOP;
-    let mut at = 0;
-    while let Some(eight) = text[at..].first_chunk::<8>() {
-        out.extend_from_slice(eight);
+    let (eights, rest) = text.as_chunks::<8>();
+    for (n, eight) in eights.iter().enumerate() {
         let word = u64::from_le_bytes(*eight);
-        let quote = below(word ^ (EACH * u64::from(b'"')), 1);
-        let backslash = below(word ^ (EACH * u64::from(b'\\')), 1);
-        let stop = quote | backslash | below(word, 0x20);
-        if stop != 0 {
-            let count = stop.trailing_zeros() as usize / 8;
-            out.truncate(out.len() - (8 - count));
-            return at + count;
+        let quote = word ^ (EACH * b'"' as u64);
+        let backslash = word ^ (EACH * b'\\' as u64);
+        // A byte that is less than what is taken from it borrows, and its top bit shows it. A borrow only reaches
+        // the bytes behind, so the first of them is right.
+        let borrows = (quote.wrapping_sub(EACH) & !quote)
+            | (backslash.wrapping_sub(EACH) & !backslash)
+            | (word.wrapping_sub(EACH * 0x20) & !word);
+        let stops = borrows & TOP;
+        if stops != 0 {
+            return n * 8 + stops.trailing_zeros() as usize / 8;
         }
-        at += 8;
     }
-    let rest = &text[at..];
     let is_plain = |byte: &u8| *byte != b'"' && *byte != b'\\' && *byte >= 0x20;
     let count = rest.iter().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
-    out.extend_from_slice(&rest[..count]);
-    at + count
+    text.len() - rest.len() + count
 }
 
 /// Decodes what follows a backslash.
@@ -101,6 +95,22 @@ mod tests {
         let length = decode(after_quote.as_bytes(), &mut out)?;
         assert_eq!(length, after_quote.len(), "{json} was not read to its end");
         Ok(String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn eight_at_a_time_stop_where_one_at_a_time_do() {
+        let stops = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
+        // Every byte at every place, before and behind every other that a borrow could reach.
+        for byte in 0..=u8::MAX {
+            for neighbour in [0, 0x1F, b' ', b'!', b'"', b'#', b'[', b'\\', b']', 0x7F, 0x80, 0xA2, 0xFF] {
+                for at in 0..19 {
+                    let mut text = [b'a'; 20];
+                    (text[at], text[at + 1]) = (byte, neighbour);
+                    let first = text.iter().position(stops).unwrap_or(text.len());
+                    assert_eq!(plain(&text), first, "{byte} before {neighbour} at {at}");
+                }
+            }
+        }
     }
 
     #[test]
