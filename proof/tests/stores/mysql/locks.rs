@@ -266,3 +266,22 @@ async fn a_gap_somebody_locks_stops_new_keys_there_and_nothing_else() {
         run_of(&store, claim).await;
     }
 }
+
+#[tokio::test]
+async fn a_key_whose_place_somebody_has_locked_is_in_flight_and_not_an_outage() {
+    let Some(database) = Database::new().await else { return };
+    let store = database.open(single()).await;
+    run_of(&store, &claim_of("warm")).await;
+    let wanted = claim_of("wanted");
+    // A locking look at a row that is not there, as somebody may begin with who then does the work.
+    let mut other = database.raw().await;
+    run(&mut other, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
+    let mut transaction = other.begin().await.unwrap();
+    let look = format!("SELECT id FROM semel_intent WHERE id = {} FOR UPDATE", id_sql(&wanted.intent));
+    run(&mut transaction, &look).await;
+    let met = soon(store.claim(wanted.clone())).await;
+    let Ok(Claimed::InFlight(existing)) = met else { panic!("{met:?}") };
+    assert_eq!(existing.record.head.owner, Owner::NOBODY);
+    transaction.rollback().await.unwrap();
+    run_of(&store, &wanted).await;
+}
