@@ -92,7 +92,7 @@ fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
         match part.as_str() {
             "memory" => memory::measure(&runtime, size, table)?,
             "guard" => allocations::measure(size, table)?,
-            "sqlite" => sqlite::measure(&runtime, size, &directory.0, table)?,
+            "sqlite" => sqlite::measure(&runtime, size, wanted.records, &directory.0, table)?,
             "mysql" => mysql::measure(&runtime, size, table)?,
             "redis" => redis::measure(&runtime, size, wanted.records, &directory, table)?,
             "tx" => tx::measure(&runtime, size, table)?,

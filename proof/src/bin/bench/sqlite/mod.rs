@@ -1,5 +1,7 @@
 //! The SQLite store against the same work with one transaction per call, and against a bare commit.
 
+mod large;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,6 +20,7 @@ const CALLERS: usize = 64;
 pub(crate) fn measure(
     runtime: &Runtime,
     size: usize,
+    records: Option<u64>,
     directory: &Path,
     table: &mut Table,
 ) -> Result<(), Failed> {
@@ -49,7 +52,12 @@ pub(crate) fn measure(
         );
     }
     alone(runtime, size, directory, table)?;
-    on_disk(runtime, size, directory, table)
+    on_disk(runtime, size, directory, table)?;
+    large::sweep(runtime, size, directory, table)?;
+    match records {
+        Some(records) => large::tail(runtime, size, records, directory, table),
+        None => Ok(()),
+    }
 }
 
 fn many(
