@@ -11,4 +11,5 @@ mod parked;
 mod planted;
 mod prune;
 mod sink;
+mod sqlite;
 mod world;

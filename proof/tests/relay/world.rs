@@ -44,6 +44,10 @@ impl Postgres {
         format!("{}?schema={}", self.url, self.schema)
     }
 
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
     pub fn options(&self) -> PostgresOutboxOptions {
         PostgresOutbox::options(&self.url()).unwrap().lease(Duration::from_secs(1))
     }

@@ -1,11 +1,22 @@
 //! Polling: the outbox table read by a cursor that loses no late commit and waits for no open transaction.
 
+use std::time::Duration;
+
+mod aside;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod row;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 /// Into how many lanes the events are divided. Each has a cursor and an owner.
 pub const LANES: i16 = 16;
+
+/// Most parked events of one key in a batch.
+const OF_KEY_MAX: i64 = 100;
+
+/// How often parked events are looked at.
+const DUE_EVERY: Duration = Duration::from_millis(250);
 
 /// Bounds of one batch.
 #[derive(Clone, Copy, Debug)]

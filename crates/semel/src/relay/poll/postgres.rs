@@ -26,130 +26,24 @@ use uuid::Uuid;
 
 use self::group::Walk;
 use self::link::Link;
+use self::options::Outbox;
 use self::retry::Retry;
-use self::statement::Statements;
-use super::Bounds;
+use super::DUE_EVERY;
+use super::aside::Aside;
 use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Settled, Source, SourceError};
-use crate::store::postgres::PostgresOptions;
-use crate::store::postgres::connect::Connections;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
 mod group;
 mod link;
+mod options;
 mod prune;
 mod read;
 mod retry;
 mod snapshot;
 mod statement;
 
-/// How often parked events are looked at.
-const DUE_EVERY: Duration = Duration::from_millis(250);
-
-/// An outbox in PostgreSQL. Cheap to clone.
-///
-/// The tables are made with [`outbox::schema`](crate::outbox::schema). The URL is one of a
-/// [`PostgresStore`](crate::store::postgres).
-#[derive(Clone)]
-pub struct PostgresOutbox {
-    outbox: Arc<Outbox>,
-}
-
-struct Outbox {
-    connections: Connections,
-    statements: Statements,
-    options: Options,
-}
-
-#[derive(Clone, Debug)]
-struct Options {
-    bounds: Bounds,
-    lease: Duration,
-    retry: Duration,
-    edit: Option<fn(&str) -> String>,
-}
-
-impl Options {
-    fn retry_ms(&self) -> i64 {
-        i64::try_from(self.retry.as_millis()).unwrap_or(i64::MAX)
-    }
-}
-
-/// How an outbox is opened. The defaults suit a service.
-#[derive(Clone, Debug)]
-pub struct PostgresOutboxOptions {
-    postgres: PostgresOptions,
-    options: Options,
-}
-
-impl PostgresOutboxOptions {
-    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise. One event goes
-    /// alone if it is larger.
-    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
-        self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
-        self
-    }
-
-    /// How long after a relay's death others take its lanes: 10 s unless told otherwise.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.options.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
-        self
-    }
-
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise, then
-    /// twice as late each time, up to an hour. One that was refused waits for a person.
-    pub fn retry_after(mut self, pause: Duration) -> Self {
-        self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
-        self
-    }
-
-    /// Plants a bug in the statements. Tests see whether it is noticed.
-    #[doc(hidden)]
-    pub fn edit_sql(mut self, edit: fn(&str) -> String) -> Self {
-        self.options.edit = Some(edit);
-        self
-    }
-
-    /// Connects once, to see that the server and the tables are right.
-    pub async fn open(self) -> Result<PostgresOutbox, SourceError> {
-        let connections = Connections::new(self.postgres).map_err(|trouble| trouble.not_applied())?;
-        let statements = Statements::new(self.options.edit);
-        let outbox = Arc::new(Outbox { connections, statements, options: self.options });
-        Link::open(&outbox, Uuid::nil()).await?.session.close().await;
-        Ok(PostgresOutbox { outbox })
-    }
-}
-
-impl PostgresOutbox {
-    /// Opens the outbox in the database a URL names.
-    pub async fn open(url: &str) -> Result<Self, SourceError> {
-        Self::options(url)?.open().await
-    }
-
-    /// Opens with other bounds than the usual ones.
-    pub fn options(url: &str) -> Result<PostgresOutboxOptions, SourceError> {
-        let options = Options {
-            bounds: Bounds::default(),
-            lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
-            edit: None,
-        };
-        Ok(PostgresOutboxOptions { postgres: PostgresOptions::from_url(url)?, options })
-    }
-
-    /// A source for one relay. Several share the events.
-    pub fn source(&self) -> PostgresSource {
-        PostgresSource {
-            outbox: self.outbox.clone(),
-            me: Uuid::now_v7(),
-            link: None,
-            outstanding: None,
-            turn: 0,
-            due_at: Instant::now(),
-            unsure: false,
-        }
-    }
-}
+pub use options::{PostgresOutbox, PostgresOutboxOptions};
 
 /// One relay's share of the outbox.
 pub struct PostgresSource {
@@ -176,6 +70,18 @@ enum Origin {
 }
 
 impl PostgresSource {
+    fn new(outbox: Arc<Outbox>) -> Self {
+        Self {
+            outbox,
+            me: Uuid::now_v7(),
+            link: None,
+            outstanding: None,
+            turn: 0,
+            due_at: Instant::now(),
+            unsure: false,
+        }
+    }
+
     /// Forgets what is not certain. The connection is dropped with all that is under way on it.
     fn forget(&mut self) {
         self.link = None;
@@ -260,7 +166,7 @@ impl PostgresSource {
             link.retried(&outbox, &retry, &[]).await?;
             return Ok(None);
         }
-        let place = format!("parked {:?}", retry.ns);
+        let place = format!("parked {:?}", retry.tried.ns);
         Ok(Some(self.give(place, events, Origin::Parked(Box::new(retry)))))
     }
 
@@ -351,35 +257,6 @@ impl PostgresSource {
         }
         self.outstanding = None;
         Ok(())
-    }
-}
-
-/// Events that are set aside, column by column.
-#[derive(Default)]
-struct Aside {
-    seqs: Vec<i64>,
-    errors: Vec<Option<String>>,
-    alone: Vec<bool>,
-    for_good: Vec<bool>,
-}
-
-impl Aside {
-    fn of(seqs: &[i64], settled: &[Settled]) -> Self {
-        let mut aside = Self::default();
-        // Of one of which nothing was said nothing is known: it is kept.
-        let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
-        for (seq, settled) in seqs.iter().zip(said) {
-            let (error, alone, for_good) = match settled {
-                Settled::Confirmed => continue,
-                Settled::Held => (None, false, false),
-                Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
-            };
-            aside.seqs.push(*seq);
-            aside.errors.push(error);
-            aside.alone.push(alone);
-            aside.for_good.push(for_good);
-        }
-        aside
     }
 }
 

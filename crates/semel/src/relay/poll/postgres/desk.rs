@@ -79,7 +79,7 @@ impl PostgresOutbox {
         let options = Self::options(url)?;
         let connections = crate::store::postgres::connect::Connections::new(options.postgres)
             .map_err(|trouble| trouble.not_applied())?;
-        let statements = super::Statements::new(None);
+        let statements = super::statement::Statements::new(None);
         let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
         static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
         let rows = session.query(&STORE, &[]).await.map_err(|trouble| trouble.not_applied())?;

@@ -11,7 +11,8 @@ use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
 use crate::relay::poll::LANES;
 use crate::relay::source::{Lineage, SourceError};
-use crate::store::postgres::connect::Session;
+use crate::store::postgres::connect::{Path, Session};
+use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -32,6 +33,11 @@ impl Link {
     /// under way is empty, and whatever commits late would be lost.
     pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        if session.path == Path::Direct {
+            // A bitmap is made whole before the first row comes of it, and a look wants only the first.
+            let set = session.client.batch_execute("SET enable_bitmapscan = off").await;
+            set.map_err(|error| Trouble::from(error).not_applied())?;
+        }
         let now = Instant::now();
         let lineage = lineage(&session).await?;
         Ok(Self {

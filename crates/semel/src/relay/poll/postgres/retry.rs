@@ -1,6 +1,5 @@
 //! Parked events that are due: tried again, in the order of their keys.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
@@ -9,18 +8,13 @@ use super::Outbox;
 use super::group::Group;
 use super::link::{Link, get};
 use super::read::{bound, columns};
+use crate::relay::poll::OF_KEY_MAX;
+use crate::relay::poll::aside::{Retried, Tried};
 use crate::relay::source::{Pending, Settled, SourceError};
-
-/// Most parked events of one key in a batch.
-const OF_KEY_MAX: i64 = 100;
 
 /// Parked events on their way again.
 pub(super) struct Retry {
-    pub(super) ns: Vec<i64>,
-    /// The key of each.
-    keys: Vec<String>,
-    /// Keys of which nothing is left: somebody skipped it.
-    empty: Vec<String>,
+    pub(super) tried: Tried,
     /// The lanes they are of.
     lanes: Group,
 }
@@ -37,33 +31,26 @@ impl Link {
         let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
         let rows = self.query(&outbox.statements.due, &values).await?;
         let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
-        let (mut retry, mut events) = (
-            Retry {
-                ns: Vec::new(),
-                keys: Vec::new(),
-                empty: Vec::new(),
-                lanes: Group { lanes: Vec::new(), epochs: Vec::new(), low: first.low.clone(), window: None },
-            },
-            Vec::new(),
-        );
+        let mut lanes = Group { lanes: Vec::new(), epochs: Vec::new(), low: first.low.clone(), window: None };
+        let (mut tried, mut events) = (Tried::default(), Vec::new());
         for row in &rows {
             let lane: i16 = get(row, 14)?;
             if let Some((_, epoch)) = owned.iter().find(|(owned, _)| *owned == lane)
-                && !retry.lanes.lanes.contains(&lane)
+                && !lanes.lanes.contains(&lane)
             {
-                retry.lanes.lanes.push(lane);
-                retry.lanes.epochs.push(*epoch);
+                lanes.lanes.push(lane);
+                lanes.epochs.push(*epoch);
             }
             let (n, key): (i64, String) = (get(row, 0)?, get(row, 13)?);
             if n == 0 {
-                retry.empty.push(key);
+                tried.empty.push(key);
                 continue;
             }
             events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
-            retry.ns.push(n);
-            retry.keys.push(key);
+            tried.ns.push(n);
+            tried.keys.push(key);
         }
-        Ok(Some((retry, events)))
+        Ok(Some((Retry { tried, lanes }, events)))
     }
 
     /// What became of them.
@@ -73,28 +60,9 @@ impl Link {
         retry: &Retry,
         settled: &[Settled],
     ) -> Result<(), SourceError> {
-        let (mut confirmed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-        // Of a key that is parked again: whether for good.
-        let mut again: HashMap<&str, bool> = HashMap::new();
-        for ((n, key), settled) in retry.ns.iter().zip(&retry.keys).zip(settled) {
-            match settled {
-                Settled::Confirmed => confirmed.push(*n),
-                Settled::Parked { error, for_good, .. } => {
-                    failed.push(*n);
-                    errors.push(error.as_str());
-                    again.insert(key, *for_good);
-                }
-                Settled::Held => {}
-            }
-        }
-        let mut on: Vec<&str> = retry.keys.iter().chain(&retry.empty).map(String::as_str).collect();
-        on.sort_unstable();
-        on.dedup();
-        on.retain(|key| !again.contains_key(key));
-        let (later, for_good): (Vec<&str>, Vec<bool>) = again.into_iter().unzip();
+        let Retried { confirmed, failed, errors, later, for_good, on } = &Retried::of(&retry.tried, settled);
         let pause_ms = outbox.options.retry_ms();
-        let values: [&(dyn ToSql + Sync); 7] =
-            [&confirmed, &failed, &errors, &later, &for_good, &on, &pause_ms];
+        let values: [&(dyn ToSql + Sync); 7] = [confirmed, failed, errors, later, for_good, on, &pause_ms];
         self.fenced(&outbox.statements.retried, &retry.lanes, &values).await
     }
 }
