@@ -44,6 +44,7 @@
 //! | [`recover`] | what was left over: uncertain intents looked up, expired records swept |
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
+//! | `relay` | from the outbox to the sink: nothing lost, nothing overtaken (a SQL feature) |
 //! | `sink` | where events go: the seam to a broker, one guarantee each |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
@@ -74,6 +75,8 @@ pub mod observe;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod outbox;
 pub mod recover;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod relay;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
 pub mod store;

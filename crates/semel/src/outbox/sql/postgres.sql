@@ -49,6 +49,7 @@ CREATE TABLE semel_outbox_key (
     seq     bigint      NOT NULL,
     made_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+CREATE INDEX semel_outbox_key_by_age ON semel_outbox_key (made_at);
 
 -- Waits for whoever is about to append the same key, then leaves the row out.
 CREATE FUNCTION semel_outbox_once() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -62,3 +63,58 @@ END
 $$;
 CREATE TRIGGER semel_outbox_once BEFORE INSERT ON semel_outbox
 FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION semel_outbox_once();
+
+-- The relays that poll, each with a lease it renews every few seconds. Whose lease is over is dead, and its lanes are
+-- taken by the others.
+CREATE TABLE semel_outbox_relay (
+    id          uuid        PRIMARY KEY,
+    lease_until timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- How far polling has come, in 16 lanes; an event's lane is a hash of what its order is kept by. A lane walks through
+-- the window of what `high` sees and `low` does not, by seq: up to after_seq everything is published, and what lies
+-- between after_seq and until_seq is being sent. Nobody changes a row whose epoch is not theirs.
+CREATE TABLE semel_outbox_cursor (
+    lane      smallint    PRIMARY KEY,
+    epoch     bigint      NOT NULL DEFAULT 0,
+    owner     uuid,
+    lineage   text,                                -- the tables and the cluster that the snapshots are of
+    low       pg_snapshot NOT NULL DEFAULT '3:3:', -- sees nothing
+    high      pg_snapshot,
+    after_seq bigint      NOT NULL DEFAULT 0,
+    until_seq bigint
+) WITH (fillfactor = 50);
+INSERT INTO semel_outbox_cursor (lane) SELECT generate_series(0, 15);
+
+-- Keys whose events are held back because one of them could not be published. due_at: when it is tried again; never
+-- by itself when null.
+CREATE TABLE semel_outbox_parked_key (
+    key    text        COLLATE "C" PRIMARY KEY,
+    lane   smallint    NOT NULL,
+    tries  integer     NOT NULL DEFAULT 0,
+    due_at timestamptz
+);
+CREATE INDEX semel_outbox_parked_by_due ON semel_outbox_parked_key (due_at);
+
+-- What is held back, whole, in the order it is to be published in (n). The first of a key has the error.
+CREATE TABLE semel_outbox_parked (
+    n               bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    parked_key      text        COLLATE "C" NOT NULL,
+    error           text,
+    parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    made_at         timestamptz NOT NULL,
+    id              uuid        NOT NULL,
+    topic           text        NOT NULL,
+    type            text        NOT NULL,
+    key             text,
+    aggregate_type  text,
+    aggregate_id    text,
+    content_type    text        NOT NULL,
+    headers         jsonb,
+    idempotency_key text,
+    trace_parent    text,
+    intent          bytea,
+    payload         bytea       NOT NULL
+);
+CREATE INDEX semel_outbox_parked_by_key ON semel_outbox_parked (parked_key, n);
+CREATE INDEX semel_outbox_parked_by_id ON semel_outbox_parked (id);

@@ -24,7 +24,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What sits between us and the server, once it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Path {
+pub(crate) enum Path {
     /// Nothing that matters: a session is ours as long as the connection lives.
     Direct,
     /// A pooler that hands every transaction to another session. Nothing stays: no settings, no prepared
@@ -33,21 +33,21 @@ pub(super) enum Path {
 }
 
 /// Makes connections.
-pub(super) struct Connections {
-    pub(super) options: PostgresOptions,
+pub(crate) struct Connections {
+    pub(crate) options: PostgresOptions,
     connector: Connector,
     /// 0 not known, 1 direct, 2 pooled.
     path: AtomicU8,
 }
 
 impl Connections {
-    pub(super) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
+    pub(crate) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
         let connector = Connector::new(&options)?;
         Ok(Self { options, connector, path: AtomicU8::new(0) })
     }
 
     /// A connection to a server that takes writes, and what it said of itself.
-    pub(super) async fn session(&self) -> Result<(Session, Probe), Trouble> {
+    pub(crate) async fn session(&self) -> Result<(Session, Probe), Trouble> {
         let patience = self.options.connect_timeout;
         let late = |_| {
             Trouble::TimedOut(format!("PostgreSQL did not answer within {patience:?}; check that it runs"))
@@ -165,9 +165,9 @@ impl Drop for Task {
 }
 
 /// An open connection.
-pub(super) struct Session {
-    pub(super) client: Client,
-    pub(super) path: Path,
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) path: Path,
     prepares: bool,
     patience: Duration,
     /// It is open still, and of no use: what is under way on it never ended.
@@ -177,12 +177,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed() && !self.spent.load(Ordering::Relaxed)
     }
 
     /// Ends the connection in order: the server hears of it.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         let Self { client, mut task, .. } = self;
         drop(client);
         // Taken out: a task that has ended must not be waited for again.
@@ -194,7 +194,7 @@ impl Session {
     }
 
     /// Carries out one statement, in one trip, within a bound.
-    pub(super) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+    pub(crate) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
         let late = |_| {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
             Trouble::TimedOut(message)

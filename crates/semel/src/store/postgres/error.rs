@@ -7,7 +7,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The driver's or the server's error.
     Postgres(tokio_postgres::Error),
     /// The same, before anything was sent that changes something.
@@ -30,11 +30,11 @@ impl From<tokio_postgres::Error> for Trouble {
     }
 }
 
-pub(super) fn refused(why: impl Into<String>) -> Trouble {
+pub(crate) fn refused(why: impl Into<String>) -> Trouble {
     Trouble::Refused(why.into())
 }
 
-pub(super) fn unreadable(why: impl Into<String>) -> Trouble {
+pub(crate) fn unreadable(why: impl Into<String>) -> Trouble {
     Trouble::Unreadable(why.into())
 }
 
@@ -53,7 +53,7 @@ impl Trouble {
 
     /// Whether the connection is of no use any more. The server ends it with errors of class 57P; without an
     /// SQLSTATE it was the network or the protocol.
-    pub(super) fn loses_connection(&self) -> bool {
+    pub(crate) fn loses_connection(&self) -> bool {
         match self {
             // A server that became a standby keeps its connections; the primary is elsewhere now.
             Self::Postgres(error) | Self::Before(error) => {
@@ -66,7 +66,7 @@ impl Trouble {
 
     /// It can be about one item of a batch, so the others are worth another try alone: a value the server does
     /// not take, a conflict, a deadlock.
-    pub(super) fn may_be_of_one(&self) -> bool {
+    pub(crate) fn may_be_of_one(&self) -> bool {
         match self {
             Self::Unreadable(_) => true,
             Self::Postgres(_) | Self::Before(_) => {
@@ -91,21 +91,21 @@ impl Trouble {
     }
 
     /// Says it to the many who asked.
-    pub(super) fn failure(&self) -> Failure {
+    pub(in crate::store) fn failure(&self) -> Failure {
         self.failure_with(self.fate())
     }
 
     /// Says it to the one who asked, where nothing was sent or nothing can have been written.
-    pub(super) fn not_applied(&self) -> StoreError {
+    pub(crate) fn not_applied(&self) -> StoreError {
         self.failure_with(Fate::NotApplied).error()
     }
 
     /// Says it to the one who asked.
-    pub(super) fn explain(&self) -> StoreError {
+    pub(crate) fn explain(&self) -> StoreError {
         self.failure().error()
     }
 
-    pub(super) fn failure_with(&self, fate: Fate) -> Failure {
+    pub(in crate::store) fn failure_with(&self, fate: Fate) -> Failure {
         let (kind, message) = match self {
             Self::Refused(why) => (ErrorKind::Misconfigured, why.clone()),
             Self::Unreadable(why) => (

@@ -55,8 +55,8 @@ use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store;
 
-mod connect;
-mod error;
+pub(crate) mod connect;
+pub(crate) mod error;
 mod execute;
 pub(crate) mod lock;
 mod options;
@@ -64,7 +64,7 @@ mod probe;
 mod reader;
 mod row;
 pub mod schema;
-mod statement;
+pub(crate) mod statement;
 #[cfg(feature = "postgres-tls")]
 mod tls;
 #[cfg(not(feature = "postgres-tls"))]

@@ -57,7 +57,7 @@ pub struct PostgresOptions {
 
 impl PostgresOptions {
     /// Reads a URL. See [the module](super) for what it may say.
-    pub(super) fn from_url(url: &str) -> Result<Self, StoreError> {
+    pub(crate) fn from_url(url: &str) -> Result<Self, StoreError> {
         let (address, query) = url.split_once('?').unwrap_or((url, ""));
         let config: Config = address.parse().map_err(|error: tokio_postgres::Error| {
             wrong(format!("{} is not a PostgreSQL URL: {error}", without_password(address)))

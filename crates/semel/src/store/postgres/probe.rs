@@ -19,7 +19,7 @@ const ASK: &str = "SELECT current_setting('semel.direct', true), pg_is_in_recove
 
 /// A server's answers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Probe {
+pub(crate) struct Probe {
     pub(super) settings_arrived: bool,
     pub(super) in_recovery: bool,
     pub(super) read_only: bool,

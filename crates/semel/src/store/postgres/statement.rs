@@ -5,12 +5,12 @@ use std::sync::LazyLock;
 use tokio_postgres::types::Type;
 
 /// A statement. Parameters have stated types, so that it can be sent whole in one trip.
-pub(super) struct Sql {
-    pub(super) text: &'static str,
-    pub(super) types: &'static [Type],
+pub(crate) struct Sql {
+    pub(crate) text: &'static str,
+    pub(crate) types: &'static [Type],
 }
 
-pub(super) static CLAIM: Sql = Sql {
+pub(crate) static CLAIM: Sql = Sql {
     text: include_str!("sql/claim.sql"),
     types: &[
         Type::BYTEA_ARRAY,
@@ -28,14 +28,14 @@ pub(super) static CLAIM: Sql = Sql {
     ],
 };
 
-pub(super) static OPERATIONS: Sql = Sql {
+pub(crate) static OPERATIONS: Sql = Sql {
     text: "INSERT INTO semel_operation (name)
            SELECT name FROM unnest($1::text[]) AS asked (name)
            WHERE NOT EXISTS (SELECT FROM semel_operation known WHERE known.name = asked.name)",
     types: &[Type::TEXT_ARRAY],
 };
 
-pub(super) static FINISH: Sql = Sql {
+pub(crate) static FINISH: Sql = Sql {
     text: include_str!("sql/finish.sql"),
     types: &[
         Type::BYTEA_ARRAY,
@@ -47,14 +47,14 @@ pub(super) static FINISH: Sql = Sql {
     ],
 };
 
-pub(super) static RENEW: Sql = Sql {
+pub(crate) static RENEW: Sql = Sql {
     text: include_str!("sql/renew.sql"),
     types: &[Type::BYTEA_ARRAY, Type::BYTEA_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY],
 };
 
-pub(super) static RECORD: Sql = Sql { text: include_str!("sql/record.sql"), types: &[Type::BYTEA] };
+pub(crate) static RECORD: Sql = Sql { text: include_str!("sql/record.sql"), types: &[Type::BYTEA] };
 
-pub(super) static DECIDE: Sql = Sql {
+pub(crate) static DECIDE: Sql = Sql {
     text: include_str!("sql/decide.sql"),
     types: &[
         Type::BYTEA,
@@ -70,12 +70,12 @@ pub(super) static DECIDE: Sql = Sql {
     ],
 };
 
-pub(super) static SWEEP: Sql = Sql { text: include_str!("sql/sweep.sql"), types: &[Type::INT8, Type::INT4] };
+pub(crate) static SWEEP: Sql = Sql { text: include_str!("sql/sweep.sql"), types: &[Type::INT8, Type::INT4] };
 
-pub(super) static NOW: Sql =
+pub(crate) static NOW: Sql =
     Sql { text: "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now", types: &[] };
 
-pub(super) static FLOOR: Sql = Sql {
+pub(crate) static FLOOR: Sql = Sql {
     text: "SELECT seq FROM semel_intent WHERE seq < $1::bigint ORDER BY seq DESC LIMIT 1 OFFSET $2::bigint",
     types: &[Type::INT8, Type::INT8],
 };
@@ -83,8 +83,8 @@ pub(super) static FLOOR: Sql = Sql {
 const LIST_TYPES: &[Type] =
     &[Type::INT8, Type::INT8, Type::INT8, Type::INT4, Type::TEXT, Type::TEXT, Type::INT8, Type::INT8];
 
-pub(super) static LIST: LazyLock<Sql> = LazyLock::new(|| list(""));
-pub(super) static LIST_OPEN: LazyLock<Sql> = LazyLock::new(|| list("AND i.state < 2"));
+pub(crate) static LIST: LazyLock<Sql> = LazyLock::new(|| list(""));
+pub(crate) static LIST_OPEN: LazyLock<Sql> = LazyLock::new(|| list("AND i.state < 2"));
 
 fn list(open: &str) -> Sql {
     // Made twice in a process's life.

@@ -1,0 +1,27 @@
+//! The relay: from the outbox to the sink, nothing lost, nothing overtaken within a key.
+//!
+//! ```text
+//!  source ── a batch, written down ──▶ waves ──▶ sink ── each confirmed, or parked ──▶ source: done, under its epoch
+//! ```
+//!
+//! What may go wrong, and what happens then:
+//!
+//! - **The relay dies.** What it was sending is written down and is sent again, the same events in the same order with
+//!   the same ids.
+//! - **The broker is down.** The batch waits, with growing pauses, for as long as it takes.
+//! - **An event cannot be published.** Its key is [parked](Parked) with a copy of it and of what comes after; the other
+//!   keys go on.
+//! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
+//! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
+
+mod options;
+pub mod poll;
+mod run;
+mod source;
+mod wave;
+
+pub use options::{Poison, RelayOptions};
+pub use run::{Ended, Relay, RelayError, Stop, Wake};
+pub use source::{
+    Batch, Lag, Lineage, Parked, Pending, Position, Pruned, Rebase, Settled, Source, SourceError,
+};

@@ -1,0 +1,110 @@
+//! What became of a batch, sorted by what has to be written.
+
+use std::collections::HashMap;
+
+use crate::relay::source::Settled;
+
+/// Events of a chunk that are set aside, column by column.
+#[derive(Default)]
+pub(super) struct Aside {
+    pub(super) seqs: Vec<i64>,
+    pub(super) errors: Vec<Option<String>>,
+    pub(super) alone: Vec<bool>,
+    pub(super) for_good: Vec<bool>,
+}
+
+impl Aside {
+    pub(super) fn of(seqs: &[i64], settled: &[Settled]) -> Self {
+        let mut aside = Self::default();
+        // Of one of which nothing was said nothing is known: it is kept.
+        let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
+        for (seq, settled) in seqs.iter().zip(said) {
+            let (error, alone, for_good) = match settled {
+                Settled::Confirmed => continue,
+                Settled::Held => (None, false, false),
+                Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
+            };
+            aside.seqs.push(*seq);
+            aside.errors.push(error);
+            aside.alone.push(alone);
+            aside.for_good.push(for_good);
+        }
+        aside
+    }
+}
+
+/// Parked events that were tried again.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tried {
+    pub(super) ns: Vec<i64>,
+    /// The key of each.
+    pub(super) keys: Vec<String>,
+    /// Keys of which nothing is left: somebody skipped it.
+    pub(super) empty: Vec<String>,
+}
+
+/// What became of them.
+#[derive(Debug, Default)]
+pub(super) struct Retried {
+    pub(super) confirmed: Vec<i64>,
+    pub(super) failed: Vec<i64>,
+    pub(super) errors: Vec<String>,
+    /// Keys that are parked again, and whether for good.
+    pub(super) later: Vec<String>,
+    pub(super) for_good: Vec<bool>,
+    /// Keys that go on: with the rest of them, or out of here.
+    pub(super) on: Vec<String>,
+}
+
+impl Retried {
+    pub(super) fn of(tried: &Tried, settled: &[Settled]) -> Self {
+        let mut retried = Self::default();
+        let mut again: HashMap<&str, bool> = HashMap::new();
+        for ((n, key), settled) in tried.ns.iter().zip(&tried.keys).zip(settled) {
+            match settled {
+                Settled::Confirmed => retried.confirmed.push(*n),
+                Settled::Parked { error, for_good, .. } => {
+                    retried.failed.push(*n);
+                    retried.errors.push(error.clone());
+                    again.insert(key, *for_good);
+                }
+                Settled::Held => {}
+            }
+        }
+        let mut on: Vec<String> = tried.keys.iter().chain(&tried.empty).cloned().collect();
+        on.sort_unstable();
+        on.dedup();
+        on.retain(|key| !again.contains_key(key.as_str()));
+        retried.on = on;
+        (retried.later, retried.for_good) =
+            again.into_iter().map(|(key, for_good)| (key.to_owned(), for_good)).unzip();
+        retried
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parked(for_good: bool) -> Settled {
+        Settled::Parked { error: "no".into(), for_good, alone: false }
+    }
+
+    #[test]
+    fn what_is_not_confirmed_is_set_aside_in_order() {
+        let aside = Aside::of(&[1, 2, 3, 4], &[Settled::Confirmed, parked(true), Settled::Held]);
+        assert_eq!(aside.seqs, [2, 3, 4]);
+        assert_eq!(aside.errors, [Some("no".to_owned()), None, None]);
+        assert_eq!(aside.for_good, [true, false, false]);
+    }
+
+    #[test]
+    fn a_key_goes_on_unless_it_is_parked_again() {
+        let keys = ["a", "a", "b"].map(str::to_owned).to_vec();
+        let tried = Tried { ns: vec![1, 2, 3], keys, empty: vec!["c".into()] };
+        let retried = Retried::of(&tried, &[Settled::Confirmed, parked(false), Settled::Confirmed]);
+        assert_eq!((retried.confirmed, retried.failed), (vec![1, 3], vec![2]));
+        assert_eq!((retried.later, retried.for_good), (vec!["a".to_owned()], vec![false]));
+        assert_eq!(retried.on, ["b", "c"]);
+    }
+}

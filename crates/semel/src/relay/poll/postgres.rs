@@ -1,0 +1,329 @@
+//! Polling in PostgreSQL: the difference of two snapshots, in the order of a sequence.
+//!
+//! A cursor that remembers the last number loses whoever drew a lower one and commits later. A cursor that waits until
+//! no older transaction is under way stalls behind anybody's long one. So a cursor here remembers a *snapshot*: which
+//! transactions had ended when it was taken. What a newer snapshot sees and the older one does not is new, whatever its
+//! number and whoever is still under way; each event is in exactly one such window.
+//!
+//! **Order.** Two transactions that hand a lock over append to a key one after the other: the second draws its numbers
+//! after the first has committed. So the first is in an earlier window, or in the same one with lower numbers. The ids of
+//! the transactions say nothing: the second may have begun long before the first.
+//!
+//! **A standby is refused**: snapshots taken there have an empty list of what is under way.
+//!
+//! **Restart.** A window is walked through in chunks, and each is written to the cursor's row before it is sent. The
+//! commit that writes it also puts on disk whatever it is about to tell: an event is never published and then lost with
+//! the server, not even one that was appended with `synchronous_commit = off`.
+//!
+//! **Cost.** A look without result is one read and writes nothing. A batch costs two updates of the cursor. One row is
+//! renewed every few seconds, to show that the relay lives.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use self::group::Walk;
+use self::link::Link;
+use self::options::Outbox;
+use self::retry::Retry;
+use super::DUE_EVERY;
+use super::aside::Aside;
+use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Settled, Source, SourceError};
+use crate::store::{ErrorKind, Fate, StoreError};
+
+mod desk;
+mod group;
+mod link;
+mod options;
+mod prune;
+mod read;
+mod retry;
+mod snapshot;
+mod statement;
+
+pub use options::{PostgresOutbox, PostgresOutboxOptions};
+
+/// One relay's share of the outbox.
+pub struct PostgresSource {
+    outbox: Arc<Outbox>,
+    me: Uuid,
+    link: Option<Link>,
+    outstanding: Option<(Batch, Origin)>,
+    /// Whose turn it is.
+    turn: usize,
+    due_at: Instant,
+    /// A change was asked for and its answer never came: what is stored has to be read again.
+    unsure: bool,
+}
+
+/// Where a batch came from.
+enum Origin {
+    /// The window of the first of these lanes' group, up to that seq.
+    Window {
+        lane: i16,
+        seqs: Vec<i64>,
+        until: i64,
+    },
+    Parked(Box<Retry>),
+}
+
+impl PostgresSource {
+    fn new(outbox: Arc<Outbox>) -> Self {
+        Self {
+            outbox,
+            me: Uuid::now_v7(),
+            link: None,
+            outstanding: None,
+            turn: 0,
+            due_at: Instant::now(),
+            unsure: false,
+        }
+    }
+
+    /// Forgets what is not certain. The connection is dropped with all that is under way on it.
+    fn forget(&mut self) {
+        self.link = None;
+        self.outstanding = None;
+        self.unsure = false;
+    }
+
+    /// Does something that cannot be done half. Cancelled or failed, all is read again.
+    async fn surely<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        if self.unsure {
+            self.forget();
+        }
+        self.unsure = true;
+        let result = work(self).await;
+        if result.is_err() {
+            self.forget();
+        }
+        self.unsure = false;
+        result
+    }
+
+    /// A connection, with a lease that lasts, and the lanes that fall to us.
+    async fn ready(&mut self) -> Result<(), SourceError> {
+        if self.link.as_ref().is_some_and(|link| !link.session.is_open()) {
+            self.forget();
+        }
+        // What we owned when the lease ran out is another's by now.
+        if self.link.as_ref().is_some_and(|link| !link.groups.is_empty() && Instant::now() >= link.ours_until)
+        {
+            self.forget();
+        }
+        if self.link.is_none() {
+            self.link = Some(Link::open(&self.outbox, self.me).await?);
+        }
+        let (outbox, idle) = (self.outbox.clone(), self.outstanding.is_none());
+        let Some(link) = &mut self.link else { return Ok(()) };
+        if Instant::now() >= link.beat_at {
+            link.beat(&outbox).await?;
+            if idle {
+                link.balance(&outbox).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives what is outstanding, or finds the next.
+    async fn find(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.ready().await?;
+        if let Some((batch, _)) = &self.outstanding {
+            return Ok(Some(batch.clone()));
+        }
+        if Instant::now() >= self.due_at
+            && let Some(batch) = self.find_due().await?
+        {
+            return Ok(Some(batch));
+        }
+        let groups = self.link.as_ref().map_or(0, |link| link.groups.len());
+        for step in 0..groups {
+            let at = (self.turn + step) % groups;
+            if let Some(batch) = self.find_in(at).await? {
+                self.turn = at + 1;
+                return Ok(Some(batch));
+            }
+        }
+        if let Some(link) = &mut self.link {
+            group::merge(&mut link.groups);
+        }
+        Ok(None)
+    }
+
+    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+        let outbox = self.outbox.clone();
+        let Some(link) = &self.link else { return Ok(None) };
+        let Some((retry, events)) = link.due(&outbox).await? else {
+            self.due_at = Instant::now() + DUE_EVERY;
+            return Ok(None);
+        };
+        if events.is_empty() {
+            link.retried(&outbox, &retry, &[]).await?;
+            return Ok(None);
+        }
+        let place = format!("parked {:?}", retry.tried.ns);
+        Ok(Some(self.give(place, events, Origin::Parked(Box::new(retry)))))
+    }
+
+    /// The next chunk of a group, written down.
+    async fn find_in(&mut self, at: usize) -> Result<Option<Batch>, SourceError> {
+        let outbox = self.outbox.clone();
+        let Some(link) = &mut self.link else { return Ok(None) };
+        let mut opened = false;
+        loop {
+            let Some(group) = link.groups.get(at) else { return Ok(None) };
+            match &group.window {
+                None if opened || group::is_awaited(&link.groups, at) => return Ok(None),
+                None => {
+                    opened = true;
+                    if !link.open_window(&outbox, at).await? {
+                        return Ok(None);
+                    }
+                }
+                Some(window) if window.walk == Walk::Unknown => link.find_walk(&outbox, at).await?,
+                Some(window) => {
+                    let chunk = link.chunk(&outbox, group).await?;
+                    let (low, high, after) = (group.low.clone(), window.high.clone(), window.after);
+                    let (Some(until), Some(lane)) =
+                        (chunk.seqs.last().copied(), group.lanes.first().copied())
+                    else {
+                        if let Some(group) = link.groups.get_mut(at) {
+                            group.low = high;
+                            group.window = None;
+                        }
+                        continue;
+                    };
+                    let until = window.noted.unwrap_or(until);
+                    if window.noted.is_none() {
+                        let values: [&(dyn ToSql + Sync); 4] = [&low.text(), &high.text(), &after, &until];
+                        link.fenced(&outbox.statements.note, group, &values).await?;
+                    }
+                    let place = format!("{:?} {low}..{high} {after}-{until}", group.lanes);
+                    if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
+                        window.noted = Some(until);
+                    }
+                    let origin = Origin::Window { lane, seqs: chunk.seqs, until };
+                    return Ok(Some(self.give(place, chunk.events, origin)));
+                }
+            }
+        }
+    }
+
+    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let lineage = self.link.as_ref().map(|link| link.lineage.clone());
+        let position =
+            Position { lineage: lineage.unwrap_or_else(|| crate::relay::Lineage::read("")), place };
+        let batch = Batch { position, events };
+        self.outstanding = Some((batch.clone(), origin));
+        batch
+    }
+
+    async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        let outbox = self.outbox.clone();
+        let (Some((_, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
+            // The connection broke meanwhile: the batch is given again.
+            return Err(SourceError::Fenced);
+        };
+        match origin {
+            Origin::Parked(retry) => {
+                link.retried(&outbox, retry, settled).await?;
+                self.due_at = Instant::now();
+            }
+            Origin::Window { lane, seqs, until } => {
+                let at = link.groups.iter().position(|group| group.lanes.contains(lane));
+                let Some(group) = at.and_then(|at| link.groups.get(at)) else {
+                    return Err(SourceError::Fenced);
+                };
+                let aside = Aside::of(seqs, settled);
+                if aside.seqs.is_empty() {
+                    link.fenced(&outbox.statements.advance, group, &[until]).await?;
+                } else {
+                    let retry_ms = outbox.options.retry_ms();
+                    let Aside { seqs, errors, alone, for_good } = &aside;
+                    let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, alone, for_good, &retry_ms];
+                    link.fenced(&outbox.statements.park, group, &values).await?;
+                }
+                if let Some(window) =
+                    at.and_then(|at| link.groups.get_mut(at)).and_then(|group| group.window.as_mut())
+                {
+                    (window.after, window.noted) = (*until, None);
+                }
+            }
+        }
+        self.outstanding = None;
+        Ok(())
+    }
+}
+
+impl Source for PostgresSource {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.surely(async |this| this.find().await).await
+    }
+
+    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        self.surely(async |this| this.settle(settled).await).await
+    }
+
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        let outbox = self.outbox.clone();
+        let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+        // Tried again soon if it fails, not at once.
+        link.beat_at = Instant::now() + outbox.options.lease / 10;
+        link.beat(&outbox).await
+    }
+
+    fn keep_in(&self) -> Duration {
+        let due = |link: &Link| link.beat_at.saturating_duration_since(Instant::now());
+        self.link.as_ref().map_or(self.outbox.options.lease / 3, due)
+    }
+
+    fn holds(&self) -> bool {
+        !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
+    }
+
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+        if self.outstanding.is_some() {
+            return Ok(Pruned::default());
+        }
+        self.surely(async |this| {
+            this.ready().await?;
+            let outbox = this.outbox.clone();
+            match &mut this.link {
+                Some(link) => link.prune(&outbox, older_than).await,
+                None => Ok(Pruned::default()),
+            }
+        })
+        .await
+    }
+
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        self.surely(async |this| {
+            this.ready().await?;
+            let outbox = this.outbox.clone();
+            match &this.link {
+                Some(link) => link.lag(&outbox).await,
+                None => Ok(Lag::default()),
+            }
+        })
+        .await
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.outstanding = None;
+        let outbox = self.outbox.clone();
+        match self.link.take() {
+            Some(link) if link.session.is_open() => Ok(link.leave(&outbox).await?),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn unreadable(why: &str) -> StoreError {
+    let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
+    StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
+}

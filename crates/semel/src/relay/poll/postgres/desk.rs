@@ -1,0 +1,93 @@
+//! What a person asks and decides: parked events, and where to go on after the lineage has changed.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use super::link::{get, system};
+use super::read::{bound, columns};
+use super::{PostgresOutbox, unreadable};
+use crate::relay::source::{Lineage, Parked, Rebase, SourceError};
+use crate::store::StoreError;
+use crate::store::postgres::connect::Session;
+use crate::store::postgres::statement::Sql;
+
+static LIST: Sql = Sql { text: include_str!("../sql/postgres_parked.sql"), types: &[Type::TEXT, Type::INT8] };
+
+static RETRY: Sql = Sql {
+    text: "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
+           WHERE $1::text IS NULL OR key = $1::text RETURNING 1",
+    types: &[Type::TEXT],
+};
+
+/// The relay that owns the lane sees that the key is due, and goes on or ends it. Only the owner takes a key out: it
+/// is the only one to know what else is on its way there.
+static SKIP: Sql = Sql {
+    text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE id = $1::text::uuid RETURNING parked_key)
+           UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
+           FROM gone WHERE k.key = gone.parked_key RETURNING 1",
+    types: &[Type::TEXT],
+};
+
+impl PostgresOutbox {
+    async fn session(&self) -> Result<Session, StoreError> {
+        let (session, _) =
+            self.outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        Ok(session)
+    }
+
+    async fn ask(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
+        let session = self.session().await?;
+        let rows = session.query(sql, values).await.map_err(|trouble| trouble.explain());
+        session.close().await;
+        rows
+    }
+
+    /// Parked and held events, in the order they would be published in: of one key, or of all.
+    pub async fn parked(&self, key: Option<&str>, events_max: usize) -> Result<Vec<Parked>, SourceError> {
+        let rows = self.ask(&LIST, &[&key, &bound(events_max)]).await?;
+        let parked = rows.iter().map(|row| {
+            let ms: i64 = get(row, 15)?;
+            Ok(Parked {
+                key: get(row, 13)?,
+                event: columns(row)?.event(),
+                error: get(row, 14)?,
+                since: SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs()),
+            })
+        });
+        Ok(parked.collect::<Result<_, StoreError>>()?)
+    }
+
+    /// Has a parked key tried again now, or with `None` all of them. Tells how many.
+    pub async fn retry(&self, key: Option<&str>) -> Result<u64, SourceError> {
+        Ok(self.ask(&RETRY, &[&key]).await?.len() as u64)
+    }
+
+    /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    pub async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
+        Ok(!self.ask(&SKIP, &[&id.to_string()]).await?.is_empty())
+    }
+
+    /// Takes these tables for the right ones from here on. For after a restore from a dump, an upgrade, or a move to
+    /// another cluster; relays that run are fenced.
+    pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), SourceError> {
+        let options = Self::options(url)?;
+        let connections = crate::store::postgres::connect::Connections::new(options.postgres)
+            .map_err(|trouble| trouble.not_applied())?;
+        let statements = super::statement::Statements::new(None);
+        let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
+        let rows = session.query(&STORE, &[]).await.map_err(|trouble| trouble.not_applied())?;
+        let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
+        let lineage = Lineage::new(get(row, 0)?, system(&session).await).to_string();
+        let values: [&(dyn ToSql + Sync); 2] = [&lineage, &(rebase == Rebase::FromNow)];
+        session.query(&statements.rebase, &values).await.map_err(|trouble| trouble.explain())?;
+        session.close().await;
+        Ok(())
+    }
+}

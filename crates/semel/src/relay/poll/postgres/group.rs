@@ -1,0 +1,175 @@
+//! Lanes that are at the same place, and so are read and moved together.
+
+use super::snapshot::Snapshot;
+
+/// Lanes with one place. Only those who have just been taken over differ, and they catch up: see [`target`].
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) lanes: Vec<i16>,
+    /// One for each lane.
+    pub(super) epochs: Vec<i64>,
+    /// All that it sees is published, as far as it is of these lanes.
+    pub(super) low: Snapshot,
+    /// What is being published, if anything is.
+    pub(super) window: Option<Window>,
+}
+
+/// What one snapshot sees and another does not, walked through by seq.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Window {
+    pub(super) high: Snapshot,
+    /// Up to here everything is published.
+    pub(super) after: i64,
+    /// Up to here it is being sent, and that is written down.
+    pub(super) noted: Option<i64>,
+    pub(super) walk: Walk,
+}
+
+/// How a window is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Walk {
+    /// Nobody has looked yet: it was another's.
+    Unknown,
+    Few,
+    /// By seq, from the lowest one on.
+    Many {
+        floor: i64,
+    },
+}
+
+/// A lane as its row has it.
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) lane: i16,
+    pub(super) epoch: i64,
+    pub(super) low: Snapshot,
+    pub(super) window: Option<Window>,
+}
+
+/// Puts lanes that are at one place together.
+pub(super) fn join(groups: &mut Vec<Group>, lane: Lane) {
+    let same = |group: &&mut Group| {
+        let place =
+            |window: &Option<Window>| window.as_ref().map(|w| (w.high.text().to_owned(), w.after, w.noted));
+        group.low == lane.low && place(&group.window) == place(&lane.window)
+    };
+    match groups.iter_mut().find(same) {
+        Some(group) => {
+            group.lanes.push(lane.lane);
+            group.epochs.push(lane.epoch);
+        }
+        None => groups.push(Group {
+            lanes: vec![lane.lane],
+            epochs: vec![lane.epoch],
+            low: lane.low,
+            window: lane.window,
+        }),
+    }
+}
+
+/// Puts groups between windows together that have come to one place.
+pub(super) fn merge(groups: &mut Vec<Group>) {
+    let mut merged: Vec<Group> = Vec::with_capacity(groups.len());
+    for group in groups.drain(..) {
+        let same =
+            |other: &&mut Group| other.window.is_none() && group.window.is_none() && other.low == group.low;
+        match merged.iter_mut().find(same) {
+            Some(other) => {
+                other.lanes.extend(group.lanes);
+                other.epochs.extend(group.epochs);
+            }
+            None => merged.push(group),
+        }
+    }
+    *groups = merged;
+}
+
+/// Where the next window of a group should end, so that it meets another one: `None` at the newest snapshot.
+pub(super) fn target(groups: &[Group], at: usize) -> Option<Snapshot> {
+    let low = &groups.get(at)?.low;
+    let lows = groups.iter().map(|group| &group.low);
+    lows.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
+}
+
+/// Whether another group is about to arrive where this one is: it is worth a moment's wait.
+pub(super) fn is_awaited(groups: &[Group], at: usize) -> bool {
+    let Some(low) = groups.get(at).map(|group| &group.low) else { return false };
+    let arrives = |group: &Group| {
+        group.window.as_ref().is_some_and(|window| window.walk == Walk::Few && window.high == *low)
+    };
+    groups.iter().any(arrives)
+}
+
+/// Takes lanes out.
+pub(super) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
+    for group in groups.iter_mut() {
+        let kept: Vec<(i16, i64)> = group
+            .lanes
+            .iter()
+            .copied()
+            .zip(group.epochs.iter().copied())
+            .filter(|(lane, _)| !gone.contains(lane))
+            .collect();
+        (group.lanes, group.epochs) = kept.into_iter().unzip();
+    }
+    groups.retain(|group| !group.lanes.is_empty());
+}
+
+/// The lanes that fall to one of so many relays.
+pub(super) fn share(place: usize, relays: usize, lanes: i16) -> Vec<i16> {
+    (0..lanes).filter(|lane| usize::try_from(*lane).unwrap_or(0) % relays.max(1) == place).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(text: &str) -> Snapshot {
+        Snapshot::read(text).unwrap()
+    }
+
+    fn lane(lane: i16, low: &str, window: Option<Window>) -> Lane {
+        Lane { lane, epoch: i64::from(lane) * 10, low: snapshot(low), window }
+    }
+
+    fn window(high: &str, walk: Walk) -> Window {
+        Window { high: snapshot(high), after: 0, noted: None, walk }
+    }
+
+    #[test]
+    fn lanes_at_one_place_go_together_and_the_others_catch_up() {
+        let mut groups = Vec::new();
+        join(&mut groups, lane(0, "5:5:", None));
+        join(&mut groups, lane(1, "3:3:", None));
+        join(&mut groups, lane(2, "5:5:", None));
+        join(&mut groups, lane(3, "3:3:", Some(window("5:5:", Walk::Unknown))));
+        assert_eq!(
+            groups.iter().map(|group| group.lanes.clone()).collect::<Vec<_>>(),
+            [vec![0, 2], vec![1], vec![3]]
+        );
+        assert_eq!(groups[0].epochs, [0, 20]);
+        assert_eq!((target(&groups, 0), target(&groups, 1)), (None, Some(snapshot("5:5:"))));
+        assert!(!is_awaited(&groups, 0));
+        groups[1].window = Some(window("5:5:", Walk::Few));
+        assert!(is_awaited(&groups, 0) && !is_awaited(&groups, 1));
+        // Arrived.
+        groups[1].low = snapshot("5:5:");
+        groups[1].window = None;
+        merge(&mut groups);
+        assert_eq!((groups.len(), groups[0].lanes.clone()), (2, vec![0, 2, 1]));
+        without(&mut groups, &[2, 3]);
+        assert_eq!((groups.len(), groups[0].epochs.clone()), (1, vec![0, 10]));
+    }
+
+    #[test]
+    fn every_lane_falls_to_one_relay_and_shares_are_fair() {
+        for relays in 1..20 {
+            let shares: Vec<Vec<i16>> = (0..relays).map(|place| share(place, relays, 16)).collect();
+            let mut all = shares.concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..16).collect::<Vec<_>>());
+            let sizes = || shares.iter().map(Vec::len);
+            assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A connection of a source: its lease, and the lanes that are its own.
+
+use std::time::Instant;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, ToSql};
+use uuid::Uuid;
+
+use super::group::{self, Group, Lane, Walk, Window};
+use super::snapshot::Snapshot;
+use super::{Outbox, unreadable};
+use crate::relay::poll::LANES;
+use crate::relay::source::{Lineage, SourceError};
+use crate::store::postgres::connect::{Path, Session};
+use crate::store::postgres::error::Trouble;
+use crate::store::postgres::statement::Sql;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+pub(super) struct Link {
+    pub(super) session: Session,
+    pub(super) lineage: Lineage,
+    pub(super) groups: Vec<Group>,
+    /// Until then nobody else takes our lanes. Counted from before the server was asked.
+    pub(super) ours_until: Instant,
+    pub(super) beat_at: Instant,
+    pub(super) me: Uuid,
+    /// Who else has a lease.
+    others: Vec<String>,
+}
+
+impl Link {
+    /// Connects, and looks whose tables these are. A standby is refused by the connection: there the list of what is
+    /// under way is empty, and whatever commits late would be lost.
+    pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
+        let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        if session.path == Path::Direct {
+            // A bitmap is made whole before the first row comes of it, and a look wants only the first.
+            let set = session.client.batch_execute("SET enable_bitmapscan = off").await;
+            set.map_err(|error| Trouble::from(error).not_applied())?;
+        }
+        let now = Instant::now();
+        let lineage = lineage(&session).await?;
+        Ok(Self {
+            session,
+            lineage,
+            groups: Vec::new(),
+            ours_until: now,
+            beat_at: now,
+            me,
+            others: Vec::new(),
+        })
+    }
+
+    pub(super) async fn query(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.session.query(sql, values).await.map_err(|trouble| trouble.explain())
+    }
+
+    /// Changes something under the epochs of these lanes, or nothing.
+    pub(super) async fn fenced(
+        &self,
+        sql: &Sql,
+        group: &Group,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<(), SourceError> {
+        let mut all: Vec<&(dyn ToSql + Sync)> = vec![&group.lanes, &group.epochs];
+        all.extend_from_slice(values);
+        let rows = self.query(sql, &all).await?;
+        if rows.len() == group.lanes.len() { Ok(()) } else { Err(SourceError::Fenced) }
+    }
+
+    /// Renews the lease.
+    pub(super) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        let asked = Instant::now();
+        let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
+        let rows = self.query(&outbox.statements.beat, &[&self.me.to_string(), &lease_ms]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("a beat brought no answer"))?;
+        let store: Option<String> = get(row, 1)?;
+        let found = Lineage::new(store.unwrap_or_default(), None);
+        if !found.matches(&self.lineage) {
+            return Err(SourceError::Lineage { stored: self.lineage.clone(), found });
+        }
+        self.others = get(row, 0)?;
+        // A little is kept back: clocks differ in speed, and what we send takes its way.
+        self.ours_until = asked + outbox.options.lease * 7 / 8;
+        self.beat_at = asked + outbox.options.lease / 3;
+        Ok(())
+    }
+
+    /// Renews it between two steps of something long.
+    pub(super) async fn beat_if_due(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        if Instant::now() < self.beat_at { Ok(()) } else { self.beat(outbox).await }
+    }
+
+    /// Gives back the lanes that fall to others now, and takes those that fall to us. Not while a batch is on its way.
+    pub(super) async fn balance(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        let my = self.me.to_string();
+        let place = self.others.iter().filter(|other| **other < my).count();
+        let share = group::share(place, self.others.len() + 1, LANES);
+        let extra = |lane: &i16| !share.contains(lane);
+        for group in &self.groups {
+            let (lanes, epochs): (Vec<i16>, Vec<i64>) = group
+                .lanes
+                .iter()
+                .copied()
+                .zip(group.epochs.iter().copied())
+                .filter(|(lane, _)| extra(lane))
+                .unzip();
+            if !lanes.is_empty() {
+                self.query(&outbox.statements.release, &[&lanes, &epochs]).await?;
+            }
+        }
+        let owned: Vec<i16> = self.groups.iter().flat_map(|group| group.lanes.iter().copied()).collect();
+        let gone: Vec<i16> = owned.iter().copied().filter(extra).collect();
+        group::without(&mut self.groups, &gone);
+        let missing: Vec<i16> = share.into_iter().filter(|lane| !owned.contains(lane)).collect();
+        if !missing.is_empty() {
+            let values: [&(dyn ToSql + Sync); 3] = [&my, &missing, &self.lineage.to_string()];
+            let rows = self.query(&outbox.statements.take, &values).await?;
+            for row in &rows {
+                group::join(&mut self.groups, lane(row)?);
+            }
+            if rows.len() < missing.len() {
+                // Somebody is about to give them back.
+                self.beat_at = self.beat_at.min(Instant::now() + outbox.options.lease / 10);
+            }
+            if !rows.is_empty() {
+                tracing::info!(lanes = rows.len(), relays = self.others.len() + 1, "lanes taken");
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives everything back.
+    pub(super) async fn leave(self, outbox: &Outbox) -> Result<(), StoreError> {
+        for group in &self.groups {
+            self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
+        }
+        let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
+        let _ = self.session.client.batch_execute(&gone).await;
+        self.session.close().await;
+        Ok(())
+    }
+}
+
+/// Whose tables these are, and that the cursors are of the same.
+async fn lineage(session: &Session) -> Result<Lineage, SourceError> {
+    static START: Sql = Sql { text: include_str!("../sql/postgres_start.sql"), types: &[] };
+    let rows = session.query(&START, &[]).await.map_err(|trouble| trouble.not_applied())?;
+    let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
+    let version: Option<i32> = get(row, 1)?;
+    if version != Some(1) {
+        let message =
+            format!("the outbox has version {version:?}, and this build knows 1; run a newer semel");
+        return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
+    }
+    let store: Option<String> = get(row, 0)?;
+    let found = Lineage::new(store.unwrap_or_default(), system(session).await);
+    let stored: Vec<String> = get(row, 2)?;
+    if let Some(stored) = stored.iter().map(|text| Lineage::read(text)).find(|stored| !stored.matches(&found))
+    {
+        return Err(SourceError::Lineage { stored, found });
+    }
+    if get(row, 3)? {
+        let message = "the outbox's cursor has seen transactions that are still to come here: the tables came from \
+                       another cluster, with a dump; find out, then say where to go on with `semel outbox rebase`";
+        return Err(StoreError::new(ErrorKind::Lost, Fate::NotApplied, message).into());
+    }
+    Ok(found)
+}
+
+/// The cluster's own number, where this user may ask.
+pub(super) async fn system(session: &Session) -> Option<String> {
+    static SYSTEM: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
+    let rows = session.query(&SYSTEM, &[]).await.ok()?;
+    rows.first()?.try_get(0).ok()
+}
+
+fn lane(row: &Row) -> Result<Lane, StoreError> {
+    let snapshot = |text: String| {
+        Snapshot::read(&text)
+            .ok_or_else(|| unreadable(&format!("{text:?} in semel_outbox_cursor is no snapshot")))
+    };
+    let high: Option<String> = get(row, 3)?;
+    let window = match high {
+        None => None,
+        Some(high) => Some(Window {
+            high: snapshot(high)?,
+            after: get(row, 4)?,
+            noted: get(row, 5)?,
+            walk: Walk::Unknown,
+        }),
+    };
+    Ok(Lane { lane: get(row, 0)?, epoch: get(row, 1)?, low: snapshot(get(row, 2)?)?, window })
+}
+
+/// A column of an answer.
+pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
+    row.try_get(at).map_err(|error| unreadable(&error.to_string()))
+}

@@ -1,0 +1,114 @@
+//! Forgetting what is published, and how much is left.
+
+use std::time::Duration;
+
+use tokio_postgres::types::ToSql;
+
+use super::Outbox;
+use super::group::Group;
+use super::link::{Link, get};
+use crate::relay::source::{Lag, Pruned, SourceError};
+use crate::store::postgres::error::Trouble;
+use crate::store::postgres::statement::Sql;
+
+/// Tables in the ring, and how many numbers each takes in its turn, as a power of two. As the schema has it.
+const RING: i64 = 4;
+const TURN_BITS: u32 = 20;
+/// Keys forgotten in one statement, and statements in one go.
+const BITE: i64 = 1_000;
+const BITES_MAX: u32 = 20;
+/// Where counting stops.
+const COUNT_MAX: i64 = 10_000;
+
+impl Link {
+    /// Empties the tables of the ring that may be. The one that is written to next need not be old: better now, while
+    /// nobody writes there, than never.
+    pub(super) async fn prune(
+        &mut self,
+        outbox: &Outbox,
+        older_than: Duration,
+    ) -> Result<Pruned, SourceError> {
+        static FILLED: Sql = Sql {
+            text: "SELECT (SELECT last_value FROM semel_outbox_seq), ARRAY[
+                       EXISTS (SELECT FROM semel_outbox_0), EXISTS (SELECT FROM semel_outbox_1),
+                       EXISTS (SELECT FROM semel_outbox_2), EXISTS (SELECT FROM semel_outbox_3)]",
+            types: &[],
+        };
+        let age_ms = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX).min(1 << 48);
+        let before = self.query(&FILLED, &[]).await?;
+        let Some(row) = before.first() else { return Ok(Pruned::default()) };
+        let (last, filled): (i64, Vec<bool>) = (get(row, 0)?, get(row, 1)?);
+        let now = (last >> TURN_BITS) % RING;
+        let mut pruned = Pruned::default();
+        if filled.contains(&true) {
+            self.settle(outbox).await?;
+        }
+        for (part, filled) in (0..RING).zip(filled) {
+            if !filled {
+                continue;
+            }
+            let next = part == (now + 1) % RING;
+            self.empty(part, if next { 0 } else { age_ms }).await?;
+            let gone = Sql { text: EMPTY[usize::try_from(part).unwrap_or(0)], types: &[] };
+            pruned.tables += u32::from(self.query(&gone, &[]).await?.is_empty());
+        }
+        for _ in 0..BITES_MAX {
+            let rows = self.query(&outbox.statements.prune_keys, &[&age_ms, &BITE]).await?.len();
+            pruned.rows += rows as u64;
+            self.beat_if_due(outbox).await?;
+            if rows < usize::try_from(BITE).unwrap_or(0) {
+                break;
+            }
+        }
+        Ok(pruned)
+    }
+
+    /// Writes down the windows that are behind us: looks without result have moved on in memory only.
+    async fn settle(&self, outbox: &Outbox) -> Result<(), SourceError> {
+        for group in self.groups.iter().filter(|group| group.window.is_none()) {
+            self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
+        }
+        Ok(())
+    }
+
+    /// One statement and so one transaction: it cannot be left half way with the lock held.
+    async fn empty(&self, part: i64, age_ms: i64) -> Result<(), SourceError> {
+        let text = include_str!("../sql/postgres_prune.sql")
+            .replace("{part}", &part.to_string())
+            .replace("{age_ms}", &age_ms.to_string());
+        match self.session.client.batch_execute(&text).await {
+            Ok(()) => Ok(()),
+            // Somebody is writing there. Another time.
+            Err(error) if error.code().is_some_and(|state| matches!(state.code(), "55P03" | "40P01")) => {
+                Ok(())
+            }
+            Err(error) => Err(Trouble::from(error).explain().into()),
+        }
+    }
+
+    pub(super) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
+        let mut lag = Lag::default();
+        for Group { lanes, low, window, .. } in &self.groups {
+            let high = window.as_ref().map(|window| window.high.text());
+            let after = window.as_ref().map_or(0, |window| window.after);
+            let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
+            let rows = self.query(&outbox.statements.lag, &values).await?;
+            let Some(row) = rows.first() else { continue };
+            let (events, oldest, parked): (i64, Option<i64>, i64) =
+                (get(row, 0)?, get(row, 1)?, get(row, 2)?);
+            let oldest = oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
+            lag.events = (lag.events + events.unsigned_abs()).min(COUNT_MAX.unsigned_abs());
+            lag.oldest = lag.oldest.max(oldest);
+            lag.parked = parked.unsigned_abs();
+            lag.lanes += u32::try_from(lanes.len()).unwrap_or(0);
+        }
+        Ok(lag)
+    }
+}
+
+const EMPTY: [&str; 4] = [
+    "SELECT 1 WHERE EXISTS (SELECT FROM semel_outbox_0)",
+    "SELECT 1 WHERE EXISTS (SELECT FROM semel_outbox_1)",
+    "SELECT 1 WHERE EXISTS (SELECT FROM semel_outbox_2)",
+    "SELECT 1 WHERE EXISTS (SELECT FROM semel_outbox_3)",
+];

@@ -1,0 +1,153 @@
+//! Reading: windows, the chunks of a window, and parked events that are due.
+
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use super::group::{self, Group, Walk, Window};
+use super::link::{Link, get};
+use super::snapshot::Snapshot;
+use super::{Outbox, unreadable};
+use crate::relay::poll::LANES;
+use crate::relay::poll::row::Columns;
+use crate::relay::source::{Pending, SourceError};
+use crate::store::StoreError;
+
+/// A window with so many events is walked through by seq. Less is sorted for each chunk, which is cheaper.
+const FEW_MAX: i64 = 10_000;
+/// So many at once are looked at for the lowest seq of a window.
+const PIECE: i64 = 200_000;
+
+/// Events of a chunk, and their seqs.
+pub(super) struct Chunk {
+    pub(super) events: Vec<Pending>,
+    pub(super) seqs: Vec<i64>,
+}
+
+impl Link {
+    /// Looks what has been committed since the group's low. `false`: nothing, and low has come forward.
+    pub(super) async fn open_window(&mut self, outbox: &Outbox, at: usize) -> Result<bool, SourceError> {
+        let target = group::target(&self.groups, at);
+        let Some(group) = self.groups.get(at) else { return Ok(false) };
+        let (high, events) = self.count(outbox, &group.low, target.as_ref()).await?;
+        let walk = self.walk(outbox, &group.low.clone(), &high, events).await?;
+        let Some(group) = self.groups.get_mut(at) else { return Ok(false) };
+        if events == 0 {
+            // Not written down: whoever starts again at the old low finds the same nothing.
+            group.low = high;
+            return Ok(false);
+        }
+        group.window = Some(Window { high, after: 0, noted: None, walk });
+        Ok(true)
+    }
+
+    /// Finds out how to read a window that another has begun.
+    pub(super) async fn find_walk(&mut self, outbox: &Outbox, at: usize) -> Result<(), SourceError> {
+        let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
+        let Some(window) = group.window else { return Ok(()) };
+        let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
+        let walk = self.walk(outbox, &group.low, &window.high, events).await?;
+        if let Some(window) = self.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
+            window.walk = walk;
+        }
+        Ok(())
+    }
+
+    async fn count(
+        &self,
+        outbox: &Outbox,
+        low: &Snapshot,
+        high: Option<&Snapshot>,
+    ) -> Result<(Snapshot, i64), SourceError> {
+        let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
+        let rows = self.query(&outbox.statements.open, &values).await?;
+        let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
+        let high: String = get(row, 0)?;
+        let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is no snapshot")))?;
+        Ok((high, get(row, 1)?))
+    }
+
+    async fn walk(
+        &mut self,
+        outbox: &Outbox,
+        low: &Snapshot,
+        high: &Snapshot,
+        events: i64,
+    ) -> Result<Walk, SourceError> {
+        if events < FEW_MAX {
+            return Ok(Walk::Few);
+        }
+        // The lowest seq, so that the walk does not begin with all that was published long ago. It cannot be known
+        // from the order in which things were begun: who draws a number may write it down much later.
+        let mut floor = i64::MAX;
+        let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
+        loop {
+            let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &PIECE];
+            let rows = self.query(&outbox.statements.floor, &values).await?;
+            let Some(row) = rows.first() else { break };
+            floor = floor.min(get(row, 2)?);
+            (xid, seq) = (get(row, 0)?, get(row, 1)?);
+            self.beat_if_due(outbox).await?;
+        }
+        Ok(Walk::Many { floor: floor.saturating_sub(1) })
+    }
+
+    /// The chunk that is written down, or else the next one of the group's window.
+    pub(super) async fn chunk(&self, outbox: &Outbox, group: &Group) -> Result<Chunk, SourceError> {
+        let Some(window) = &group.window else { return Ok(Chunk { events: Vec::new(), seqs: Vec::new() }) };
+        let (sql, floor) = match window.walk {
+            Walk::Many { floor } => (&outbox.statements.many, floor),
+            Walk::Few | Walk::Unknown => (&outbox.statements.few, 0),
+        };
+        let bounds = outbox.options.bounds;
+        // What was written down was within the bounds then.
+        let (until, events_max, bytes_max) = match window.noted {
+            Some(until) => (until, i64::MAX, i64::MAX),
+            None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
+        };
+        let lanes = (group.lanes.len() < usize::from(LANES.unsigned_abs())).then_some(&group.lanes);
+        let values: [&(dyn ToSql + Sync); 8] = [
+            &group.low.text(),
+            &window.high.text(),
+            &window.after,
+            &until,
+            &events_max,
+            &bytes_max,
+            &lanes,
+            &floor,
+        ];
+        let rows = self.query(sql, &values).await?;
+        let mut chunk =
+            Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
+        for row in &rows {
+            chunk.seqs.push(get(row, 0)?);
+            chunk.events.push(Pending { event: Arc::new(columns(row)?.event()), held: get(row, 13)? });
+        }
+        Ok(chunk)
+    }
+}
+
+pub(super) fn bound(bound: usize) -> i64 {
+    i64::try_from(bound).unwrap_or(i64::MAX)
+}
+
+/// The event in columns 1 to 12.
+pub(super) fn columns(row: &Row) -> Result<Columns, StoreError> {
+    let id: String = get(row, 1)?;
+    Ok(Columns {
+        id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
+        topic: get(row, 2)?,
+        kind: get(row, 3)?,
+        key: get(row, 4)?,
+        aggregate_type: get(row, 5)?,
+        aggregate_id: get(row, 6)?,
+        content_type: get(row, 7)?,
+        headers: get(row, 8)?,
+        idempotency_key: get(row, 9)?,
+        trace_parent: get(row, 10)?,
+        intent: get(row, 11)?,
+        payload: get(row, 12)?,
+    })
+}

@@ -1,0 +1,68 @@
+//! Parked events that are due: tried again, in the order of their keys.
+
+use std::sync::Arc;
+
+use tokio_postgres::types::ToSql;
+
+use super::Outbox;
+use super::group::Group;
+use super::link::{Link, get};
+use super::read::{bound, columns};
+use crate::relay::poll::OF_KEY_MAX;
+use crate::relay::poll::aside::{Retried, Tried};
+use crate::relay::source::{Pending, Settled, SourceError};
+
+/// Parked events on their way again.
+pub(super) struct Retry {
+    pub(super) tried: Tried,
+    /// The lanes they are of.
+    lanes: Group,
+}
+
+impl Link {
+    /// What is due of our lanes.
+    pub(super) async fn due(&self, outbox: &Outbox) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+        let owned: Vec<(i16, i64)> = self
+            .groups
+            .iter()
+            .flat_map(|group| group.lanes.iter().copied().zip(group.epochs.iter().copied()))
+            .collect();
+        let lanes: Vec<i16> = owned.iter().map(|(lane, _)| *lane).collect();
+        let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
+        let rows = self.query(&outbox.statements.due, &values).await?;
+        let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
+        let mut lanes = Group { lanes: Vec::new(), epochs: Vec::new(), low: first.low.clone(), window: None };
+        let (mut tried, mut events) = (Tried::default(), Vec::new());
+        for row in &rows {
+            let lane: i16 = get(row, 14)?;
+            if let Some((_, epoch)) = owned.iter().find(|(owned, _)| *owned == lane)
+                && !lanes.lanes.contains(&lane)
+            {
+                lanes.lanes.push(lane);
+                lanes.epochs.push(*epoch);
+            }
+            let (n, key): (i64, String) = (get(row, 0)?, get(row, 13)?);
+            if n == 0 {
+                tried.empty.push(key);
+                continue;
+            }
+            events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+            tried.ns.push(n);
+            tried.keys.push(key);
+        }
+        Ok(Some((Retry { tried, lanes }, events)))
+    }
+
+    /// What became of them.
+    pub(super) async fn retried(
+        &self,
+        outbox: &Outbox,
+        retry: &Retry,
+        settled: &[Settled],
+    ) -> Result<(), SourceError> {
+        let Retried { confirmed, failed, errors, later, for_good, on } = &Retried::of(&retry.tried, settled);
+        let pause_ms = outbox.options.retry_ms();
+        let values: [&(dyn ToSql + Sync); 7] = [confirmed, failed, errors, later, for_good, on, &pause_ms];
+        self.fenced(&outbox.statements.retried, &retry.lanes, &values).await
+    }
+}

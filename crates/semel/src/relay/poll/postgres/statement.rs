@@ -1,0 +1,120 @@
+//! The statements, and the types of their parameters.
+
+use tokio_postgres::types::Type;
+
+use crate::store::postgres::statement::Sql;
+
+/// How those that began after low are found where they are few: by the index on xid, and then sorted. `+ 0` keeps the
+/// planner from walking the index on seq, from an end it knows nothing of.
+const FEW: [&str; 2] = [
+    "o.xid >= (SELECT pg_snapshot_xmax(low) FROM given) AND o.xid < (SELECT pg_snapshot_xmax(high) FROM given)
+            AND o.seq + 0 > $3::bigint AND o.seq + 0 <= $4::bigint AND $8::bigint IS NOT NULL",
+    "o.seq + 0",
+];
+/// Where they are many: along the index on seq, from the lowest of them on. Nearly everything there is of the window.
+const MANY: [&str; 2] = [
+    "o.seq > greatest($3::bigint, $8::bigint) AND o.seq <= $4::bigint
+            AND NOT pg_visible_in_snapshot(o.xid, (SELECT low FROM given))
+            AND o.xid <> ALL (ARRAY(SELECT pg_snapshot_xip(low) FROM given))",
+    "o.seq",
+];
+
+/// What a planted bug does to them.
+pub(super) type Edit = fn(&str) -> String;
+
+pub(super) struct Statements {
+    pub(super) open: Sql,
+    pub(super) few: Sql,
+    pub(super) many: Sql,
+    pub(super) floor: Sql,
+    pub(super) note: Sql,
+    pub(super) advance: Sql,
+    pub(super) park: Sql,
+    pub(super) due: Sql,
+    pub(super) retried: Sql,
+    pub(super) beat: Sql,
+    pub(super) take: Sql,
+    pub(super) release: Sql,
+    pub(super) settle: Sql,
+    pub(super) prune_keys: Sql,
+    pub(super) lag: Sql,
+    pub(super) rebase: Sql,
+}
+
+/// Lanes and their epochs come first wherever something is changed.
+const FENCE: [Type; 2] = [Type::INT2_ARRAY, Type::INT8_ARRAY];
+
+impl Statements {
+    pub(super) fn new(edit: Option<Edit>) -> Self {
+        // Once per outbox that is opened. A session keeps what it has prepared by the text's place.
+        let sql = |text: &str, types: &[Type]| {
+            let text = edit.map_or_else(|| text.to_owned(), |edit| edit(text));
+            Sql { text: text.leak(), types: types.to_vec().leak() }
+        };
+        let read = |[fresh, order]: [&str; 2]| {
+            let text =
+                include_str!("../sql/postgres_read.sql").replace("{fresh}", fresh).replace("{order}", order);
+            let int = Type::INT8;
+            let types = [
+                Type::TEXT,
+                Type::TEXT,
+                int.clone(),
+                int.clone(),
+                int.clone(),
+                int.clone(),
+                Type::INT2_ARRAY,
+                int,
+            ];
+            sql(&text, &types)
+        };
+        let fenced = |text: &str, more: &[Type]| sql(text, &[&FENCE[..], more].concat());
+        Self {
+            open: sql(include_str!("../sql/postgres_open.sql"), &[Type::TEXT, Type::TEXT, Type::INT8]),
+            few: read(FEW),
+            many: read(MANY),
+            floor: sql(
+                include_str!("../sql/postgres_floor.sql"),
+                &[Type::TEXT, Type::INT8, Type::TEXT, Type::INT8],
+            ),
+            note: fenced(
+                include_str!("../sql/postgres_note.sql"),
+                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+            ),
+            advance: fenced(include_str!("../sql/postgres_advance.sql"), &[Type::INT8]),
+            park: fenced(
+                include_str!("../sql/postgres_park.sql"),
+                &[
+                    Type::INT8,
+                    Type::INT8_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::BOOL_ARRAY,
+                    Type::BOOL_ARRAY,
+                    Type::INT8,
+                ],
+            ),
+            due: sql(include_str!("../sql/postgres_due.sql"), &[Type::INT2_ARRAY, Type::INT8, Type::INT8]),
+            retried: fenced(
+                include_str!("../sql/postgres_retried.sql"),
+                &[
+                    Type::INT8_ARRAY,
+                    Type::INT8_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::BOOL_ARRAY,
+                    Type::TEXT_ARRAY,
+                    Type::INT8,
+                ],
+            ),
+            beat: sql(include_str!("../sql/postgres_beat.sql"), &[Type::TEXT, Type::INT8]),
+            take: sql(include_str!("../sql/postgres_take.sql"), &[Type::TEXT, Type::INT2_ARRAY, Type::TEXT]),
+            release: fenced(include_str!("../sql/postgres_release.sql"), &[]),
+            settle: fenced(include_str!("../sql/postgres_settle.sql"), &[Type::TEXT]),
+            prune_keys: sql(include_str!("../sql/postgres_prune_keys.sql"), &[Type::INT8, Type::INT8]),
+            lag: sql(
+                include_str!("../sql/postgres_lag.sql"),
+                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT2_ARRAY, Type::INT8],
+            ),
+            rebase: sql(include_str!("../sql/postgres_rebase.sql"), &[Type::TEXT, Type::BOOL]),
+        }
+    }
+}

@@ -1,0 +1,11 @@
+-- What was sent is published. All of these lanes under their epochs, or none. It need not be on disk before we go on:
+-- a crash of the server takes it back at most, and the same chunk is sent again.
+WITH mine AS MATERIALIZED (
+    SELECT c.lane, set_config('synchronous_commit', 'off', true) FROM semel_outbox_cursor c
+    JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch
+    ORDER BY c.lane FOR UPDATE OF c
+)
+UPDATE semel_outbox_cursor c SET after_seq = c.until_seq, until_seq = NULL
+WHERE c.lane IN (SELECT lane FROM mine) AND (SELECT count(*) FROM mine) = cardinality($1::smallint[])
+    AND c.until_seq = $3::bigint
+RETURNING c.lane

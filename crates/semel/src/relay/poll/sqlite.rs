@@ -1,0 +1,288 @@
+//! Polling in SQLite: one writer at a time, so numbers become visible in their order, and AUTOINCREMENT gives none away
+//! twice. The cursor is a number; one relay at a time has the lease, and others wait for it to end.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use self::table::{Table, Turn};
+use super::aside::{Aside, Tried};
+use super::{Bounds, DUE_EVERY};
+use crate::relay::source::{
+    Batch, Lag, Lineage, Pending, Position, Pruned, Rebase, Settled, Source, SourceError,
+};
+use crate::store::{ErrorKind, Fate, StoreError};
+
+mod desk;
+mod table;
+
+/// An outbox in the caller's own SQLite file. Cheap to clone. The tables are made with
+/// [`outbox::schema`](crate::outbox::schema).
+#[derive(Clone, Debug)]
+pub struct SqliteOutbox {
+    path: Arc<PathBuf>,
+    bounds: Bounds,
+    lease: Duration,
+    retry: Duration,
+}
+
+impl SqliteOutbox {
+    /// The outbox in this file, which has to be there.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: Arc::new(path.as_ref().to_owned()),
+            bounds: Bounds::default(),
+            lease: Duration::from_secs(10),
+            retry: Duration::from_secs(30),
+        }
+    }
+
+    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise.
+    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
+        self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
+        self
+    }
+
+    /// How long after a relay's death another takes over: 10 s unless told otherwise.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
+        self
+    }
+
+    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    pub fn retry_after(mut self, pause: Duration) -> Self {
+        self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
+        self
+    }
+
+    /// A source for one relay.
+    pub fn source(&self) -> SqliteSource {
+        SqliteSource {
+            outbox: self.clone(),
+            me: Uuid::now_v7().to_string(),
+            table: None,
+            turn: None,
+            outstanding: None,
+            beat_at: Instant::now(),
+            ours_until: Instant::now(),
+            due_at: Instant::now(),
+        }
+    }
+
+    /// Does something with a table of its own, off the runtime's threads.
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Table) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let path = self.path.clone();
+        blocking(move || work(&Table::open(&path)?)).await
+    }
+
+    /// Takes the file for the right one from here on.
+    pub async fn rebase(&self, rebase: Rebase) -> Result<(), SourceError> {
+        let path = self.path.clone();
+        blocking(move || Table::rebase(&path, rebase)).await
+    }
+}
+
+/// A relay's turn at the outbox.
+pub struct SqliteSource {
+    outbox: SqliteOutbox,
+    me: String,
+    /// Away while something is done with it. Whoever cancels that finds none, and opens another.
+    table: Option<Table>,
+    turn: Option<Turn>,
+    outstanding: Option<(Batch, Origin)>,
+    beat_at: Instant,
+    ours_until: Instant,
+    due_at: Instant,
+}
+
+enum Origin {
+    Chunk { seqs: Vec<i64>, until: i64 },
+    Parked(Tried),
+}
+
+impl SqliteSource {
+    /// Does something with the table. After a failure everything is read again.
+    async fn with<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&Table) -> Result<T, SourceError> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let path = self.outbox.path.clone();
+        let table = match self.table.take() {
+            Some(table) => table,
+            None => {
+                // Cancelled half way: what was written is not known.
+                self.forget();
+                blocking(move || Table::open(&path)).await?
+            }
+        };
+        let (table, result) = blocking(move || {
+            let result = work(&table);
+            Ok((table, result))
+        })
+        .await?;
+        match result {
+            Ok(done) => {
+                self.table = Some(table);
+                Ok(done)
+            }
+            Err(error) => {
+                self.forget();
+                Err(error)
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.table = None;
+        self.turn = None;
+        self.outstanding = None;
+    }
+
+    /// Has the lease, or not.
+    async fn ready(&mut self) -> Result<bool, SourceError> {
+        let now = Instant::now();
+        if self.turn.is_some() && now >= self.ours_until {
+            self.forget();
+        }
+        if now < self.beat_at && (self.turn.is_none() || self.table.is_some()) {
+            return Ok(self.turn.is_some());
+        }
+        let (me, lease) = (self.me.clone(), self.outbox.lease);
+        let epoch = self.turn.as_ref().map(|turn| turn.epoch);
+        self.beat_at = now + lease / 3;
+        let turn = self.with(move |table| table.take_or_renew(&me, epoch, lease)).await?;
+        if turn.is_some() {
+            self.ours_until = now + lease * 7 / 8;
+        }
+        // A renewed one is where it was.
+        if self.turn.is_none() || turn.is_none() {
+            self.turn = turn;
+            self.outstanding = None;
+        }
+        Ok(self.turn.is_some())
+    }
+
+    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+        let bytes_max = self.outbox.bounds.bytes_max;
+        let (tried, events) = self.with(move |table| table.due(bytes_max)).await?;
+        if tried.ns.is_empty() && tried.empty.is_empty() {
+            self.due_at = Instant::now() + DUE_EVERY;
+            return Ok(None);
+        }
+        if events.is_empty() {
+            let (epoch, retry) = (self.epoch()?, self.outbox.retry);
+            self.with(move |table| table.retried(epoch, &tried, &[], retry)).await?;
+            return Ok(None);
+        }
+        let place = format!("parked {:?}", tried.ns);
+        Ok(Some(self.give(place, events, Origin::Parked(tried))))
+    }
+
+    fn epoch(&self) -> Result<i64, SourceError> {
+        self.turn.as_ref().map(|turn| turn.epoch).ok_or(SourceError::Fenced)
+    }
+
+    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let lineage = self.turn.as_ref().map_or("", |turn| turn.lineage.as_str());
+        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        self.outstanding = Some((batch.clone(), origin));
+        batch
+    }
+}
+
+impl Source for SqliteSource {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        if !self.ready().await? {
+            return Ok(None);
+        }
+        if let Some((batch, _)) = self.outstanding.as_ref().filter(|_| self.table.is_some()) {
+            return Ok(Some(batch.clone()));
+        }
+        if Instant::now() >= self.due_at
+            && let Some(batch) = self.find_due().await?
+        {
+            return Ok(Some(batch));
+        }
+        let Some(turn) = self.turn.clone() else { return Ok(None) };
+        let bounds = self.outbox.bounds;
+        let Some((until, seqs, events)) = self.with(move |table| table.chunk(&turn, bounds)).await? else {
+            return Ok(None);
+        };
+        let Some(turn) = &mut self.turn else { return Err(SourceError::Fenced) };
+        turn.noted = Some(until);
+        let place = format!("{}-{until}", turn.after);
+        Ok(Some(self.give(place, events, Origin::Chunk { seqs, until })))
+    }
+
+    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        let (epoch, retry) = (self.epoch()?, self.outbox.retry);
+        match self.outstanding.take().filter(|_| self.table.is_some()) {
+            None => Err(SourceError::Fenced),
+            Some((_, Origin::Parked(tried))) => {
+                let settled = settled.to_vec();
+                self.due_at = Instant::now();
+                self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await
+            }
+            Some((_, Origin::Chunk { seqs, until })) => {
+                let aside = Aside::of(&seqs, settled);
+                self.with(move |table| table.advance(epoch, until, &aside, retry)).await?;
+                if let Some(turn) = &mut self.turn {
+                    (turn.after, turn.noted) = (until, None);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        self.beat_at = Instant::now();
+        let outstanding = self.outstanding.is_some();
+        let kept = self.ready().await?;
+        if kept && outstanding == self.outstanding.is_some() { Ok(()) } else { Err(SourceError::Fenced) }
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.beat_at.saturating_duration_since(Instant::now())
+    }
+
+    fn holds(&self) -> bool {
+        self.turn.is_some() && self.table.is_some() && Instant::now() < self.ours_until
+    }
+
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+        if self.outstanding.is_some() {
+            return Ok(Pruned::default());
+        }
+        self.with(move |table| table.prune(older_than)).await
+    }
+
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        let lanes = u32::from(self.turn.is_some());
+        self.outbox.with(move |table| table.lag(lanes)).await
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        let epoch = self.epoch().ok();
+        if let Some(epoch) = epoch {
+            self.with(move |table| table.leave(epoch)).await?;
+        }
+        self.forget();
+        Ok(())
+    }
+}
+
+/// Runs what blocks on a thread that may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
+) -> Result<T, SourceError> {
+    let lost = |error| {
+        let message = "the thread that works on the outbox's file ended early; start the relay again";
+        StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error)
+    };
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
+}

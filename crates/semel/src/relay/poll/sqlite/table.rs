@@ -1,0 +1,371 @@
+//! The tables, from a thread that may block.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
+use uuid::Uuid;
+
+use crate::relay::poll::aside::{Aside, Retried, Tried};
+use crate::relay::poll::row::Columns;
+use crate::relay::poll::{Bounds, OF_KEY_MAX};
+use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
+use crate::store::{ErrorKind, Fate, StoreError};
+
+const BITE: i64 = 1_000;
+const BITES_MAX: u32 = 20;
+const COUNT_MAX: i64 = 10_000;
+/// How long another writer is waited for.
+const BUSY: Duration = Duration::from_secs(5);
+const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
+const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type, o.headers, \
+                     o.idempotency_key, o.trace_parent, o.intent, o.payload";
+
+/// The lease, and how far its owner has come.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    pub(super) epoch: i64,
+    pub(super) lineage: String,
+    pub(super) after: i64,
+    pub(super) noted: Option<i64>,
+}
+
+pub(super) struct Table {
+    pub(super) connection: Connection,
+    path: PathBuf,
+}
+
+impl Table {
+    pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
+        let told = |error| explain(path, &error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags).map_err(told)?;
+        connection.busy_timeout(BUSY).map_err(told)?;
+        // What is about to be sent is on disk before it is, and with it whatever others have committed.
+        connection.pragma_update(None, "synchronous", "FULL").map_err(told)?;
+        let table = Self { connection, path: path.to_owned() };
+        let (found, stored) = table.lineages()?;
+        let (found, stored) = (Lineage::read(&found), stored.map(|text| Lineage::read(&text)));
+        match stored {
+            Some(stored) if !stored.matches(&found) => Err(SourceError::Lineage { stored, found }),
+            _ => Ok(table),
+        }
+    }
+
+    /// Open where the lineage is about to be decided.
+    fn lineages(&self) -> Result<(String, Option<String>), SourceError> {
+        let query = "SELECT m.lineage, c.lineage FROM semel_outbox_meta m, semel_outbox_cursor c";
+        self.told(self.connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))))
+    }
+
+    fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, SourceError> {
+        result.map_err(|error| explain(&self.path, &error))
+    }
+
+    /// One commit, under the owner's epoch.
+    fn fenced(
+        &self,
+        epoch: i64,
+        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<bool>,
+    ) -> Result<(), SourceError> {
+        let ours = self.told((|| {
+            let tx = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
+            let stored: i64 = tx.query_row("SELECT epoch FROM semel_outbox_cursor", [], |row| row.get(0))?;
+            if stored != epoch || !work(&tx)? {
+                return Ok(false);
+            }
+            tx.commit()?;
+            Ok(true)
+        })())?;
+        if ours { Ok(()) } else { Err(SourceError::Fenced) }
+    }
+
+    /// Renews what is ours, or takes what is nobody's. `None`: another has it.
+    pub(super) fn take_or_renew(
+        &self,
+        me: &str,
+        epoch: Option<i64>,
+        lease: Duration,
+    ) -> Result<Option<Turn>, SourceError> {
+        let lease_ms = ms(lease);
+        let turn = |row: &Row<'_>| {
+            Ok(Turn { epoch: row.get(0)?, lineage: row.get(1)?, after: row.get(2)?, noted: row.get(3)? })
+        };
+        if let Some(epoch) = epoch {
+            let renew = format!(
+                "UPDATE semel_outbox_cursor SET lease_until = {NOW} + ?1 WHERE epoch = ?2
+                 RETURNING epoch, lineage, after_seq, until_seq"
+            );
+            return self.told(self.connection.query_row(&renew, params![lease_ms, epoch], turn).optional());
+        }
+        // Reads first: who waits for the lease writes nothing.
+        let free = format!(
+            "SELECT 1 FROM semel_outbox_cursor WHERE owner IS NULL OR owner = ?1 OR lease_until < {NOW}"
+        );
+        if self.told(self.connection.query_row(&free, [me], |_| Ok(())).optional())?.is_none() {
+            return Ok(None);
+        }
+        let take = format!(
+            "UPDATE semel_outbox_cursor
+             SET owner = ?1, epoch = epoch + 1, lease_until = {NOW} + ?2,
+                 lineage = (SELECT lineage FROM semel_outbox_meta)
+             WHERE owner IS NULL OR owner = ?1 OR lease_until < {NOW}
+             RETURNING epoch, lineage, after_seq, until_seq"
+        );
+        self.told(self.connection.query_row(&take, params![me, lease_ms], turn).optional())
+    }
+
+    /// The chunk that is written down, or the next one, which then is.
+    #[expect(clippy::type_complexity, reason = "three things that belong together for one call")]
+    pub(super) fn chunk(
+        &self,
+        turn: &Turn,
+        bounds: Bounds,
+    ) -> Result<Option<(i64, Vec<i64>, Vec<Pending>)>, SourceError> {
+        let query = format!(
+            "SELECT {EVENT}, o.seq,
+                    EXISTS (SELECT 1 FROM semel_outbox_parked_key p
+                            WHERE p.key = coalesce(o.key, o.aggregate_id, o.id))
+             FROM semel_outbox o WHERE o.seq > ?1 AND o.seq <= ?2 ORDER BY o.seq"
+        );
+        let (mut seqs, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
+        self.told((|| {
+            let mut statement = self.connection.prepare_cached(&query)?;
+            let mut rows = statement.query(params![turn.after, turn.noted.unwrap_or(i64::MAX)])?;
+            while let Some(row) = rows.next()? {
+                let event = columns(row)?.event();
+                bytes += event.payload().len();
+                seqs.push(row.get(12)?);
+                events.push(Pending { event: Arc::new(event), held: row.get(13)? });
+                if turn.noted.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max) {
+                    break;
+                }
+            }
+            Ok(())
+        })())?;
+        let Some(until) = turn.noted.or(seqs.last().copied()) else { return Ok(None) };
+        if turn.noted.is_none() {
+            self.fenced(turn.epoch, |tx| {
+                Ok(tx.execute("UPDATE semel_outbox_cursor SET until_seq = ?1", [until])? == 1)
+            })?;
+        }
+        Ok(Some((until, seqs, events)))
+    }
+
+    /// The chunk is published, but for what is set aside.
+    pub(super) fn advance(
+        &self,
+        epoch: i64,
+        until: i64,
+        aside: &Aside,
+        retry: Duration,
+    ) -> Result<(), SourceError> {
+        self.fenced(epoch, |tx| {
+            let moved = "UPDATE semel_outbox_cursor SET after_seq = until_seq, until_seq = NULL WHERE until_seq = ?1";
+            if tx.execute(moved, [until])? != 1 {
+                return Ok(false);
+            }
+            for (at, seq) in aside.seqs.iter().enumerate() {
+                let error = aside.errors.get(at).cloned().flatten();
+                let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
+                let (alone, for_good) = (flag(&aside.alone), flag(&aside.for_good));
+                let key = "CASE WHEN ?2 THEN o.id ELSE coalesce(o.key, o.aggregate_id, o.id) END";
+                if error.is_some() {
+                    let park = format!(
+                        "INSERT INTO semel_outbox_parked_key (key, due_at)
+                         SELECT {key}, CASE WHEN NOT ?3 THEN {NOW} + ?4 END FROM semel_outbox o WHERE o.seq = ?1
+                         ON CONFLICT (key) DO NOTHING"
+                    );
+                    tx.prepare_cached(&park)?.execute(params![seq, alone, for_good, ms(retry)])?;
+                }
+                let copy = format!(
+                    "INSERT INTO semel_outbox_parked
+                         (parked_key, error, made_at, id, topic, type, key, aggregate_type, aggregate_id, content_type,
+                          headers, idempotency_key, trace_parent, intent, payload)
+                     SELECT {key}, ?3, o.made_at, {EVENT} FROM semel_outbox o WHERE o.seq = ?1"
+                );
+                tx.prepare_cached(&copy)?.execute(params![seq, alone, error])?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Parked events that are due, and keys of which nothing is left.
+    pub(super) fn due(&self, bytes_max: usize) -> Result<(Tried, Vec<Pending>), SourceError> {
+        let (mut tried, mut events, mut bytes) = (Tried::default(), Vec::new(), 0);
+        self.told((|| {
+            let due = format!(
+                "SELECT key FROM semel_outbox_parked_key WHERE due_at <= {NOW} ORDER BY due_at LIMIT 100"
+            );
+            let mut keys = self.connection.prepare_cached(&due)?;
+            let keys: Vec<String> = keys.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let query = format!(
+                "SELECT {EVENT}, o.n FROM semel_outbox_parked o WHERE o.parked_key = ?1 ORDER BY o.n LIMIT ?2"
+            );
+            let mut statement = self.connection.prepare_cached(&query)?;
+            for key in keys {
+                let mut rows = statement.query(params![key, OF_KEY_MAX])?;
+                let before = tried.ns.len();
+                while let Some(row) = rows.next()? {
+                    let event = columns(row)?.event();
+                    bytes += event.payload().len();
+                    events.push(Pending { event: Arc::new(event), held: false });
+                    tried.ns.push(row.get(12)?);
+                    tried.keys.push(key.clone());
+                    if bytes >= bytes_max {
+                        return Ok(());
+                    }
+                }
+                if before == tried.ns.len() {
+                    tried.empty.push(key);
+                }
+            }
+            Ok(())
+        })())?;
+        Ok((tried, events))
+    }
+
+    /// What became of them.
+    pub(super) fn retried(
+        &self,
+        epoch: i64,
+        tried: &Tried,
+        settled: &[Settled],
+        retry: Duration,
+    ) -> Result<(), SourceError> {
+        let retried = Retried::of(tried, settled);
+        self.fenced(epoch, |tx| {
+            for n in &retried.confirmed {
+                tx.execute("DELETE FROM semel_outbox_parked WHERE n = ?1", [n])?;
+            }
+            for (n, error) in retried.failed.iter().zip(&retried.errors) {
+                tx.execute("UPDATE semel_outbox_parked SET error = ?2 WHERE n = ?1", params![n, error])?;
+            }
+            let later = format!(
+                "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = CASE WHEN NOT ?2 THEN
+                     {NOW} + min(?3 << min(tries + 1, 20), 3600000) END WHERE key = ?1"
+            );
+            for (key, for_good) in retried.later.iter().zip(&retried.for_good) {
+                tx.execute(&later, params![key, for_good, ms(retry)])?;
+            }
+            for key in &retried.on {
+                let on =
+                    format!("UPDATE semel_outbox_parked_key SET tries = 0, due_at = {NOW} WHERE key = ?1");
+                tx.execute(&on, [key])?;
+                let end = "DELETE FROM semel_outbox_parked_key WHERE key = ?1
+                           AND NOT EXISTS (SELECT 1 FROM semel_outbox_parked WHERE parked_key = ?1)";
+                tx.execute(end, [key])?;
+            }
+            Ok(true)
+        })
+    }
+
+    pub(super) fn leave(&self, epoch: i64) -> Result<(), SourceError> {
+        let free = "UPDATE semel_outbox_cursor SET owner = NULL, lease_until = 0 WHERE epoch = ?1";
+        self.told(self.connection.execute(free, [epoch])).map(drop)
+    }
+
+    /// What is published and old, a bite at a time, so that no writer waits for long.
+    pub(super) fn prune(&self, older_than: Duration) -> Result<Pruned, SourceError> {
+        let bite = format!(
+            "DELETE FROM semel_outbox WHERE seq IN (
+                 SELECT seq FROM semel_outbox
+                 WHERE seq <= (SELECT after_seq FROM semel_outbox_cursor) AND made_at < {NOW} - ?1
+                 ORDER BY seq LIMIT ?2)"
+        );
+        let mut pruned = Pruned::default();
+        for _ in 0..BITES_MAX {
+            let gone = self.told(self.connection.execute(&bite, params![ms(older_than), BITE]))?;
+            pruned.rows += gone as u64;
+            if (gone as u64) < BITE.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(pruned)
+    }
+
+    pub(super) fn lag(&self, lanes: u32) -> Result<Lag, SourceError> {
+        let query = format!(
+            "SELECT count(*), {NOW} - min(made_at),
+                    (SELECT count(*) FROM (SELECT 1 FROM semel_outbox_parked LIMIT ?1))
+             FROM (SELECT made_at FROM semel_outbox
+                   WHERE seq > (SELECT after_seq FROM semel_outbox_cursor) LIMIT ?1)"
+        );
+        let told = self.connection.query_row(&query, [COUNT_MAX], |row| {
+            let oldest: Option<i64> = row.get(1)?;
+            Ok(Lag {
+                events: row.get::<_, i64>(0)?.unsigned_abs(),
+                oldest: oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())),
+                parked: row.get::<_, i64>(2)?.unsigned_abs(),
+                lanes,
+            })
+        });
+        self.told(told)
+    }
+
+    pub(super) fn rebase(path: &Path, rebase: Rebase) -> Result<(), SourceError> {
+        let rebased = "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = NULL, lease_until = 0,
+             lineage = (SELECT lineage FROM semel_outbox_meta), until_seq = NULL,
+             after_seq = CASE WHEN ?1 THEN (SELECT coalesce(max(seq), 0) FROM semel_outbox) ELSE 0 END";
+        let done =
+            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).and_then(|connection| {
+                connection.busy_timeout(BUSY)?;
+                connection.execute(rebased, [rebase == Rebase::FromNow])
+            });
+        done.map(drop).map_err(|error| explain(path, &error))
+    }
+}
+
+/// The event in the first twelve columns.
+pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
+    let id: String = row.get(0)?;
+    let unreadable = |error: uuid::Error| {
+        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+    };
+    Ok(Columns {
+        id: Uuid::parse_str(&id).map_err(unreadable)?,
+        topic: row.get(1)?,
+        kind: row.get(2)?,
+        key: row.get(3)?,
+        aggregate_type: row.get(4)?,
+        aggregate_id: row.get(5)?,
+        content_type: row.get(6)?,
+        headers: row.get(7)?,
+        idempotency_key: row.get(8)?,
+        trace_parent: row.get(9)?,
+        intent: row.get(10)?,
+        payload: row.get(11)?,
+    })
+}
+
+pub(super) fn ms(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> SourceError {
+    use rusqlite::ErrorCode;
+    let path = path.display();
+    let (kind, message) = match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            (ErrorKind::Unavailable, format!("{path} is locked by another process; it is tried again"))
+        }
+        Some(ErrorCode::DiskFull) => {
+            (ErrorKind::Full, format!("no room left for {path}; free some on its disk"))
+        }
+        Some(ErrorCode::CannotOpen) => {
+            (ErrorKind::Misconfigured, format!("{path} cannot be opened; name the file that has the outbox"))
+        }
+        Some(ErrorCode::ReadOnly) => {
+            (ErrorKind::Misconfigured, format!("{path} cannot be written; let this user write it"))
+        }
+        Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, format!("the disk of {path} fails")),
+        _ if error.to_string().contains("no such table") => (
+            ErrorKind::Misconfigured,
+            format!("{path} has no outbox; make its tables with `semel migrate` or `semel::outbox::schema`"),
+        ),
+        _ => (ErrorKind::Corrupt, format!("the outbox in {path} cannot be read; look at it with sqlite3")),
+    };
+    // A statement that failed is undone; a commit that failed may not be.
+    StoreError::new(kind, Fate::InDoubt, message).with_source(error.to_string()).into()
+}

@@ -1,0 +1,288 @@
+//! The loop: batch, waves, done, and again.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::options::RelayOptions;
+use super::source::{Batch, Source, SourceError};
+use super::wave::Waves;
+use crate::outbox::Event;
+use crate::sink::{Published, Sink, SinkError};
+
+/// Moves events from a source to a sink until it is stopped.
+///
+/// ```no_run
+/// # #[cfg(feature = "postgres")] {
+/// use semel::relay::{Relay, RelayOptions, poll::postgres::PostgresOutbox};
+/// use semel::sink::Sink;
+///
+/// async fn relay(sink: impl Sink) -> Result<(), Box<dyn std::error::Error>> {
+///     let outbox = PostgresOutbox::open("postgres://relay@db/payments").await?;
+///     let relay = Relay::new(outbox.source(), sink, RelayOptions::default());
+///     let stop = relay.stop_handle();
+///     tokio::spawn(async move {
+///         // … a signal comes …
+///         stop.stop();
+///     });
+///     relay.run().await?;
+///     Ok(())
+/// }
+/// # }
+/// ```
+pub struct Relay<S, K> {
+    source: S,
+    sink: K,
+    options: RelayOptions,
+    wake: Wake,
+    stop: watch::Sender<bool>,
+    pruned: Instant,
+}
+
+/// Wakes a relay of this process: after a commit, instead of the next look. Never needed.
+#[derive(Clone, Debug, Default)]
+pub struct Wake(Arc<Notify>);
+
+impl Wake {
+    /// Looks at once.
+    pub fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Stops a relay in order: the batch on its way ends, and what it owns is given back.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    /// Asks for the end. See [`RelayOptions::farewell`].
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// What a relay did until it was stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Ended {
+    /// Events the sink has confirmed.
+    pub confirmed: u64,
+    /// Events set aside, and their successors.
+    pub parked: u64,
+    /// Batches that were done.
+    pub batches: u64,
+}
+
+/// Why a relay stopped by itself. What was not confirmed is still there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// The source cannot go on, and trying again would not help.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// Another relay has taken the sink over.
+    #[error("another relay has taken the sink over: {0}")]
+    Fenced(SinkError),
+}
+
+/// How a batch ended.
+enum Sent {
+    Done,
+    /// It is no longer ours, or was left; it is given again by `next`.
+    Left,
+}
+
+impl<S: Source, K: Sink> Relay<S, K> {
+    /// A relay that has not begun.
+    pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
+        let (stop, _) = watch::channel(false);
+        Self { source, sink, options, wake: Wake::default(), stop, pruned: Instant::now() }
+    }
+
+    /// Wakes it.
+    pub fn wake_handle(&self) -> Wake {
+        self.wake.clone()
+    }
+
+    /// Stops it.
+    pub fn stop_handle(&self) -> Stop {
+        Stop(self.stop.clone())
+    }
+
+    /// Runs until it is stopped, or until something needs a person. Dropping the future is like a crash: nothing is
+    /// lost, and the batch on its way is sent again.
+    pub async fn run(mut self) -> Result<Ended, RelayError> {
+        let mut ended = Ended::default();
+        let mut stopped = self.stop.subscribe();
+        let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        while !*stopped.borrow() {
+            let turn = match self.source.next().await {
+                Ok(Some(batch)) => self.send(&batch, &mut ended).await,
+                Ok(None) => {
+                    self.prune_if_due().await;
+                    self.rest(idle, &mut stopped).await;
+                    idle = (idle * 2).min(self.options.probe.1);
+                    pause = self.options.pause.0;
+                    continue;
+                }
+                Err(error) => Err(error.into()),
+            };
+            match turn {
+                Ok(Sent::Done) => {
+                    (idle, pause) = (self.options.probe.0, self.options.pause.0);
+                    self.prune_if_due().await;
+                }
+                Ok(Sent::Left) => {}
+                Err(RelayError::Source(SourceError::Fenced)) => {}
+                Err(RelayError::Source(error)) if error.may_retry() => {
+                    tracing::warn!(%error, "the relay's source failed; trying again");
+                    let _ = within(pause, wait(&mut stopped)).await;
+                    pause = grown(pause, &self.options);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the relay stops");
+                    let _ = self.source.leave().await;
+                    return Err(error);
+                }
+            }
+        }
+        if let Err(error) = self.source.leave().await {
+            tracing::warn!(%error, "lanes were not given back; others take them when the lease is over");
+        }
+        Ok(ended)
+    }
+
+    /// Waits for the next look. A wake or a stop ends it.
+    async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
+        tokio::select! {
+            () = tokio::time::sleep(idle) => {}
+            () = self.wake.0.notified() => {}
+            () = wait(stopped) => {}
+        }
+    }
+
+    /// Sends a batch until each of its events is confirmed or set aside.
+    async fn send(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
+        let mut stopped = self.stop.subscribe();
+        let mut waves = Waves::new(&batch.events, &self.options);
+        let mut pause = self.options.pause.0;
+        let (mut confirmed, mut leave_at) = (0, None);
+        loop {
+            let ready = waves.ready();
+            if ready.is_empty() {
+                break;
+            }
+            if *stopped.borrow() {
+                let at = *leave_at.get_or_insert_with(|| Instant::now() + self.options.farewell);
+                if Instant::now() >= at {
+                    return Ok(Sent::Left);
+                }
+            }
+            let events: Vec<Arc<Event>> = ready
+                .iter()
+                .filter_map(|at| batch.events.get(*at))
+                .map(|pending| pending.event.clone())
+                .collect();
+            let Some(answers) = self.publish(&events).await? else { return Ok(Sent::Left) };
+            let folded = waves.fold(&ready, answers);
+            if let Some(error) = folded.fenced {
+                return Err(RelayError::Fenced(error));
+            }
+            confirmed += folded.confirmed as u64;
+            if folded.confirmed > 0 {
+                pause = self.options.pause.0;
+            }
+            if let Some(error) = folded.failure {
+                tracing::warn!(%error, confirmed = folded.confirmed, sent = ready.len(), "the sink failed");
+                let rest = within(pause, async {
+                    if leave_at.is_none() {
+                        wait(&mut stopped).await;
+                    } else {
+                        std::future::pending().await
+                    }
+                });
+                if self.keeping(rest).await?.is_none() {
+                    return Ok(Sent::Left);
+                }
+                pause = grown(pause, &self.options);
+            }
+        }
+        let settled = waves.settled();
+        self.source.done(&settled).await?;
+        ended.confirmed += confirmed;
+        ended.parked += settled.len() as u64 - confirmed;
+        ended.batches += 1;
+        Ok(Sent::Done)
+    }
+
+    /// Gives events to the sink. `None`: the batch is not ours any more.
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Option<Vec<Published>>, RelayError> {
+        if !self.source.holds() {
+            return Ok(None);
+        }
+        let Self { source, sink, .. } = self;
+        keeping(source, sink.publish(events)).await
+    }
+
+    async fn keeping<T>(&mut self, work: impl Future<Output = T>) -> Result<Option<T>, RelayError> {
+        keeping(&mut self.source, work).await
+    }
+
+    async fn prune_if_due(&mut self) {
+        let Some(prune) = self.options.prune else { return };
+        if self.pruned.elapsed() < prune.every {
+            return;
+        }
+        self.pruned = Instant::now();
+        match self.source.prune(prune.older_than).await {
+            Ok(pruned) if pruned != Default::default() => {
+                tracing::debug!(?pruned, "published events forgotten")
+            }
+            Ok(_) => {}
+            // Later: nothing depends on it.
+            Err(error) => tracing::warn!(%error, "published events were not forgotten"),
+        }
+    }
+}
+
+/// Does something that takes long while the source is kept. `None`: the source lost what this is about.
+async fn keeping<S: Source, T>(
+    source: &mut S,
+    work: impl Future<Output = T>,
+) -> Result<Option<T>, RelayError> {
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return Ok(Some(done)),
+            () = tokio::time::sleep(source.keep_in()) => {}
+        }
+        match source.keep().await {
+            Ok(()) => {}
+            Err(SourceError::Fenced) => return Ok(None),
+            Err(error) if !error.may_retry() => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "the relay's lease was not renewed; trying again"),
+        }
+        if !source.holds() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Ends with the time or with the work.
+async fn within(time: Duration, work: impl Future<Output = ()>) {
+    let _ = tokio::time::timeout(time, work).await;
+}
+
+async fn wait(stopped: &mut watch::Receiver<bool>) {
+    // The sender is ours: it outlives the wait.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+/// Twice as long, a little by chance so that many do not come at once.
+fn grown(pause: Duration, options: &RelayOptions) -> Duration {
+    let twice = (pause * 2).min(options.pause.1);
+    twice.mul_f64(0.8 + 0.2 * fastrand::f64()).max(options.pause.0)
+}

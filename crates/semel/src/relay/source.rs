@@ -1,0 +1,273 @@
+//! Where events come from: the seam of a source.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use uuid::Uuid;
+
+use crate::outbox::Event;
+use crate::store::StoreError;
+
+/// Gives events in batches and remembers which were settled.
+///
+/// Laws of an implementation:
+/// - **Written down before it is sent.** A batch that [`next`](Source::next) has given is stored; after a crash `next`
+///   of whoever comes gives the same events in the same order.
+/// - **One at a time.** Until [`done`](Source::done) `next` gives the same batch again.
+/// - **Order.** Events of one key come in the order in which their transactions had them. No committed event is left
+///   out, whatever commits late, rolls back or stays open.
+/// - **Fenced.** `done` is one commit under the epoch of the owner, or [`SourceError::Fenced`] and no change at all.
+/// - **Cancelled**, any call leaves everything stored as it was or as it would be; go on with `next`.
+/// - Every call ends within a bound of its own.
+pub trait Source: Send + 'static {
+    /// The next batch, written down. `None`: there is nothing now.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Batch>, SourceError>> + Send;
+
+    /// What became of each event of the batch. Confirmed ones are past; the others are copied to where parked events
+    /// are; both in one commit.
+    fn done(&mut self, settled: &[Settled]) -> impl Future<Output = Result<(), SourceError>> + Send;
+
+    /// Shows that the owner lives. Called when [`keep_in`](Source::keep_in) is over, also while a
+    /// batch is on its way.
+    fn keep(&mut self) -> impl Future<Output = Result<(), SourceError>> + Send;
+
+    /// When it wants to be kept again.
+    fn keep_in(&self) -> Duration;
+
+    /// Whether the batch is certainly still ours, by a clock that began before the lease did. Asked before anything is
+    /// sent: whoever was stopped for long must not send what another has sent since.
+    fn holds(&self) -> bool;
+
+    /// Forgets what is published and older than this, in small bites. Never what is not published.
+    fn prune(&mut self, older_than: Duration) -> impl Future<Output = Result<Pruned, SourceError>> + Send;
+
+    /// How much is left. Not exact: for people and alerts.
+    fn lag(&mut self) -> impl Future<Output = Result<Lag, SourceError>> + Send;
+
+    /// Gives everything back, so that others take it at once.
+    fn leave(&mut self) -> impl Future<Output = Result<(), SourceError>> + Send;
+}
+
+/// Events to be published, in order.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Batch {
+    /// Which batch of which source this is: the same if it is given again.
+    pub position: Position,
+    /// The events. Never empty.
+    pub events: Vec<Pending>,
+}
+
+impl Batch {
+    /// A batch of these.
+    pub fn new(position: Position, events: Vec<Pending>) -> Self {
+        Self { position, events }
+    }
+}
+
+/// An event of a batch.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Pending {
+    /// The event.
+    pub event: Arc<Event>,
+    /// An earlier event of its key is parked: this one must not be sent but is to be [held](Settled::Held).
+    pub held: bool,
+}
+
+impl Pending {
+    /// One that may be sent.
+    pub fn new(event: Event) -> Self {
+        Self { event: Arc::new(event), held: false }
+    }
+}
+
+/// What became of an event.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The sink has it.
+    Confirmed,
+    /// It is set aside, and what comes after it in its key is held.
+    Parked {
+        /// What the sink said.
+        error: String,
+        /// The sink will never take it: only a person has it tried again.
+        for_good: bool,
+        /// Only the event is set aside, and its key goes on.
+        alone: bool,
+    },
+    /// An earlier event of its key is parked.
+    Held,
+}
+
+/// Whose events these are: the tables, and the database system they are in. What was stored under another lineage says
+/// nothing here.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lineage {
+    store: String,
+    system: Option<String>,
+}
+
+impl Lineage {
+    pub(crate) fn new(store: String, system: Option<String>) -> Self {
+        Self { store, system }
+    }
+
+    /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
+    pub fn read(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((store, system)) => Self::new(store.to_owned(), Some(system.to_owned())),
+            None => Self::new(text.to_owned(), None),
+        }
+    }
+
+    /// Whether both can be of one place. Where one does not know the system, the tables decide.
+    pub fn matches(&self, other: &Self) -> bool {
+        let system = match (&self.system, &other.system) {
+            (Some(one), Some(other)) => one == other,
+            _ => true,
+        };
+        self.store == other.store && system
+    }
+}
+
+impl fmt::Display for Lineage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.store)?;
+        self.system.iter().try_for_each(|system| write!(f, "/{system}"))
+    }
+}
+
+/// Names a batch. It has the lineage in it, so a position kept elsewhere cannot be taken for one of another database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Position {
+    /// Of the source.
+    pub lineage: Lineage,
+    /// The rest, in the source's own words.
+    pub place: String,
+}
+
+impl Position {
+    /// As bytes, to be kept beside the events by a sink that can.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        format!("{}\n{}", self.lineage, self.place).into_bytes()
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (lineage, place) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
+        Some(Self { lineage: Lineage::read(lineage), place: place.to_owned() })
+    }
+}
+
+/// How much is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Lag {
+    /// Events not yet published, parked ones not counted. Counting stops at 10,000.
+    pub events: u64,
+    /// For how long the oldest of them waits.
+    pub oldest: Option<Duration>,
+    /// Parked and held events. Counting stops at 10,000.
+    pub parked: u64,
+    /// Lanes that are ours.
+    pub lanes: u32,
+}
+
+/// What was forgotten.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Pruned {
+    /// Whole tables emptied.
+    pub tables: u32,
+    /// Rows deleted.
+    pub rows: u64,
+}
+
+/// An event that is set aside or held.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Parked {
+    /// Names what is held together: the partition key, or the event's id where it has none.
+    pub key: String,
+    /// The event, payload and all.
+    pub event: Event,
+    /// What the sink said; `None` for one that waits behind another.
+    pub error: Option<String>,
+    /// Since when.
+    pub since: SystemTime,
+}
+
+impl Parked {
+    /// The event's id, by which it is skipped.
+    pub fn id(&self) -> Uuid {
+        self.event.id()
+    }
+}
+
+/// Where to go on after the lineage has changed. A person's decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Rebase {
+    /// Publish everything that is in the table, also what was published before: same ids.
+    Everything,
+    /// Take all that is in the table for published.
+    FromNow,
+}
+
+/// Why a source cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// Another relay has taken the lanes over. Nothing was changed; `next` goes on with what is still ours.
+    #[error("another relay has taken over lanes of this one; it goes on with the others")]
+    Fenced,
+    /// The cursor was written for other tables, or in another cluster.
+    #[error(
+        "the cursor was written in {stored}, and this is {found}: another database answers to the name, or it was \
+         restored from a dump or upgraded; find out which, then say where to go on with `semel outbox rebase`"
+    )]
+    Lineage {
+        /// What the cursor says.
+        stored: Lineage,
+        /// What is there.
+        found: Lineage,
+    },
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl SourceError {
+    /// Whether going on with `next` a little later makes sense.
+    pub fn may_retry(&self) -> bool {
+        match self {
+            Self::Fenced => true,
+            Self::Lineage { .. } => false,
+            Self::Store(error) => error.may_retry(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lineage_is_compared_by_what_both_know() {
+        let full = Lineage::read("a/1");
+        assert_eq!(full.to_string(), "a/1");
+        assert!(full.matches(&Lineage::read("a")) && Lineage::read("a").matches(&full));
+        assert!(!full.matches(&Lineage::read("a/2")) && !full.matches(&Lineage::read("b/1")));
+    }
+
+    #[test]
+    fn a_position_reads_what_it_wrote() {
+        let position = Position { lineage: Lineage::read("a/1"), place: "3:9:4 5".into() };
+        assert_eq!(Position::from_bytes(&position.to_bytes()), Some(position));
+        assert_eq!(Position::from_bytes(b"nonsense"), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! A corner of its own for each test, and relays in it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use semel::outbox::{self, Event};
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxOptions};
+use semel::relay::{Ended, Relay, RelayError, RelayOptions, Source, Stop};
+use semel::tx::driver::Dialect;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use testkit::services::{Lease, Service, require};
+use tokio::task::JoinHandle;
+
+use crate::sink::TestSink;
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+pub fn corner() -> String {
+    format!("relay_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+pub struct Postgres {
+    url: String,
+    schema: String,
+    _lease: Lease,
+}
+
+impl Postgres {
+    /// `None` when the run goes without PostgreSQL.
+    pub async fn new() -> Option<Self> {
+        let lease = require(Service::Postgres)?;
+        let world = Self { url: lease.url().to_owned(), schema: corner(), _lease: lease };
+        let client = connect(&world.url).await;
+        let tables = outbox::schema(Dialect::Postgres);
+        let schema = &world.schema;
+        client
+            .batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {tables}"))
+            .await
+            .unwrap();
+        Some(world)
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}?schema={}", self.url, self.schema)
+    }
+
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    pub fn options(&self) -> PostgresOutboxOptions {
+        PostgresOutbox::options(&self.url()).unwrap().lease(Duration::from_secs(1))
+    }
+
+    pub async fn outbox(&self) -> PostgresOutbox {
+        self.options().open().await.unwrap()
+    }
+
+    pub async fn connect(&self) -> tokio_postgres::Client {
+        let client = connect(&self.url).await;
+        client.batch_execute(&format!("SET search_path = {}", self.schema)).await.unwrap();
+        client
+    }
+
+    pub async fn pool(&self, connections: u32) -> PgPool {
+        let options: PgConnectOptions = self.url.parse().unwrap();
+        let options = options.options([("search_path", self.schema.as_str())]);
+        PgPoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
+    }
+
+    pub async fn end(self) {
+        let client = connect(&self.url).await;
+        client.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.schema)).await.unwrap();
+    }
+}
+
+async fn connect(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// The statement that appends an event by hand.
+pub fn insert(key: &str, text: &str) -> String {
+    format!("INSERT INTO semel_outbox (topic, type, key, payload) VALUES ('t', 'made', '{key}', '{text}');")
+}
+
+pub fn event(key: &str, text: &str) -> Event {
+    Event::new("t", "made", text.to_owned()).unwrap().key(key).unwrap()
+}
+
+/// Quick to notice, quick to try again.
+pub fn quick() -> RelayOptions {
+    RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(20)).keep_all()
+}
+
+/// A relay that runs beside the test.
+pub struct Running {
+    pub task: JoinHandle<Result<Ended, RelayError>>,
+    stop: Stop,
+}
+
+impl Running {
+    pub fn start(source: impl Source, sink: &TestSink, options: RelayOptions) -> Self {
+        let relay = Relay::new(source, sink.clone(), options);
+        let stop = relay.stop_handle();
+        Self { task: tokio::spawn(relay.run()), stop }
+    }
+
+    pub async fn stop(self) -> Ended {
+        self.stop.stop();
+        self.task.await.unwrap().unwrap()
+    }
+
+    /// As a crash would.
+    pub async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+    }
+}
+
+/// All batches that are there now, each done at once.
+pub async fn drained(source: &mut impl Source) -> Vec<String> {
+    let mut told = Vec::new();
+    let mut idle = 0;
+    // A look may only bring lanes together; a second one finds what is there.
+    while idle < 3 {
+        let Some(batch) = source.next().await.unwrap() else {
+            idle += 1;
+            continue;
+        };
+        idle = 0;
+        told.extend(batch.events.iter().map(|pending| crate::sink::text(&pending.event)));
+        source.done(&vec![semel::relay::Settled::Confirmed; batch.events.len()]).await.unwrap();
+    }
+    told
+}
