@@ -87,10 +87,17 @@ impl KafkaSink {
         };
         let batch = Batch::of(round.len());
         let mut sent = vec![true; round.len()];
+        let mut stale = false;
         for (place, &n) in round.iter().enumerate() {
             let failed = match answers.is_held(n) {
                 true => Some(held_back()),
-                false => queue(line, &self.options, &events[n], &batch, place, until).await.err(),
+                false => match queue(line, &self.options, &events[n], &batch, place, until).await {
+                    Ok(()) => None,
+                    Err(code) => {
+                        stale |= is_unknown_topic(code);
+                        Some(not_queued(code, &events[n], &self.options))
+                    }
+                },
             };
             if let Some(answer) = failed {
                 answers.set(n, answer);
@@ -102,7 +109,7 @@ impl KafkaSink {
             line.purge();
             let _ = timeout(PURGE_PATIENCE, batch.complete()).await;
             self.line = None;
-        } else if line.fatal().is_some() {
+        } else if stale || line.fatal().is_some() {
             self.line = None;
         }
         let reports = batch.reports().into_iter().map(|report| report.unwrap_or(Err(Code::PurgeInflight)));
@@ -157,6 +164,9 @@ impl Sink for KafkaSink {
                     // It stood behind such a batch and was not sent.
                     Err(Code::PurgeQueue) if any_blamed && !alone => waiting.push(n),
                     Err(code) => {
+                        if is_unknown_topic(code) {
+                            self.line = None;
+                        }
                         let answer = verdict::answer(code, events[n].topic(), self.options.missing);
                         answers.set(n, answer);
                     }
@@ -175,7 +185,7 @@ impl Sink for KafkaSink {
     }
 }
 
-/// Queues one event. An error is about an event that was not even queued, so nothing is in doubt.
+/// Queues one event.
 async fn queue(
     line: &Line,
     options: &KafkaOptions,
@@ -183,7 +193,7 @@ async fn queue(
     batch: &Arc<Batch>,
     place: usize,
     until: Instant,
-) -> Result<(), Published> {
+) -> Result<(), Code> {
     let mut record = line::record(event, &options.style, batch, place);
     loop {
         match line.send(record) {
@@ -192,14 +202,20 @@ async fn queue(
                 record = back;
                 sleep(QUEUE_PAUSE).await;
             }
-            Err((code, _)) => {
-                return Err(match verdict::answer(code, event.topic(), options.missing) {
-                    Published::Failed(error) => {
-                        Published::Failed(SinkError::not_published(error.to_string()))
-                    }
-                    other => other,
-                });
-            }
+            Err((code, _)) => return Err(code),
         }
     }
+}
+
+/// The answer for an event that was not even queued: nothing is in doubt.
+fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
+    match verdict::answer(code, event.topic(), options.missing) {
+        Published::Failed(error) => Published::Failed(SinkError::not_published(error.to_string())),
+        other => other,
+    }
+}
+
+/// librdkafka remembers for minutes that a topic is not there; a new producer asks again.
+fn is_unknown_topic(code: Code) -> bool {
+    matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
 }

@@ -46,28 +46,39 @@ pub(super) async fn ensure(options: &KafkaOptions) -> Result<(), SinkError> {
         Some(Err((_, Code::ClusterAuthorizationFailed))) => {}
         Some(Err((_, code))) => return Err(failed("made", code)),
     }
-    let described = admin
-        .describe_configs([&ResourceSpecifier::Topic(topic)], &bounded)
-        .await
-        .map_err(|error| failed("looked at", &error))?;
-    match described.first() {
-        Some(Ok(found)) => {
-            let policy = found.get("cleanup.policy").and_then(|entry| entry.value.as_deref()).unwrap_or("");
-            if policy.split(',').any(|policy| policy.trim() == "compact") && !policy.contains("delete") {
+    let until = Instant::now() + options.timeout;
+    loop {
+        let described = admin
+            .describe_configs([&ResourceSpecifier::Topic(topic)], &bounded)
+            .await
+            .map_err(|error| failed("looked at", &error))?;
+        let found = described.first().map(|found| found.as_ref().map(|found| found.get("cleanup.policy")));
+        match found {
+            Some(Ok(Some(entry))) => {
+                return keeps_what_it_is_given(topic, entry.value.as_deref().unwrap_or(""));
+            }
+            Some(Err(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
+                tracing::warn!(target: "semel::kafka", topic, "cannot see whether the position topic is compacted");
                 return Ok(());
             }
-            Err(SinkError::not_published(format!(
-                "the position topic {topic} has cleanup.policy={policy:?} and would forget the position: set it to \
-                 compact, or name another topic"
-            )))
+            // Just made: not every broker knows it yet.
+            Some(Ok(None) | Err(Code::UnknownTopicOrPartition)) if Instant::now() < until => {
+                tokio::time::sleep(STABLE_PAUSE).await;
+            }
+            Some(Err(code)) => return Err(failed("looked at", code)),
+            Some(Ok(None)) | None => return Err(failed("looked at", &"no answer")),
         }
-        Some(Err(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
-            tracing::warn!(target: "semel::kafka", topic, "cannot see whether the position topic is compacted");
-            Ok(())
-        }
-        Some(Err(code)) => Err(failed("looked at", code)),
-        None => Err(failed("looked at", &"no answer")),
     }
+}
+
+fn keeps_what_it_is_given(topic: &str, policy: &str) -> Result<(), SinkError> {
+    if policy.trim() == "compact" {
+        return Ok(());
+    }
+    Err(SinkError::not_published(format!(
+        "the position topic {topic} has cleanup.policy={policy:?} and would forget the position: set it to compact, or \
+         name another topic"
+    )))
 }
 
 /// The last committed position of that id. Only after the fence is it the last for good.
@@ -82,13 +93,22 @@ pub(super) fn read(options: &KafkaOptions, id: &str, until: Instant) -> Result<O
     // Readers of committed data stop at the first open transaction, also one of another relay's that began before our
     // last commit. Its end is waited for: what we look for may lie behind it.
     let (first, end) = all.fetch_watermarks(topic, 0, left(until)).map_err(failed)?;
-    while committed.fetch_watermarks(topic, 0, left(until)).map_err(failed)?.1 < end {
-        if Instant::now() >= until {
+    let mut reached = 0;
+    while reached < end {
+        match committed.fetch_watermarks(topic, 0, left(until)) {
+            Ok((_, stable)) => reached = stable,
+            Err(error) if reached == 0 => return Err(failed(error)),
+            // Asked once too often at the end of the time.
+            Err(_) => {}
+        }
+        if reached < end && Instant::now() >= until {
             return Err(SinkError::not_published(format!(
                 "the position topic {topic} has an open transaction of another relay's; try again when it has ended"
             )));
         }
-        std::thread::sleep(STABLE_PAUSE);
+        if reached < end {
+            std::thread::sleep(STABLE_PAUSE);
+        }
     }
     let mut tail = TAIL;
     loop {

@@ -92,7 +92,7 @@ impl KafkaTransactions {
             work.await.map_err(|error| in_doubt(format!("the transaction broke off: {error}")))?;
         match done {
             Ok(()) => self.line = Some(line),
-            Err(Failed { usable: true, error }) => {
+            Err(Failed { usable: true, error, .. }) => {
                 self.line = Some(line);
                 return Err(error);
             }
@@ -189,10 +189,19 @@ fn fence(line: &Line, id: &str, until: Instant) -> Result<(), SinkError> {
     }
 }
 
-/// Why a transaction was not committed, and whether the producer can have another one.
+/// Why a transaction was not committed.
 struct Failed {
+    /// The producer can have another transaction.
     usable: bool,
+    /// It was librdkafka's own doing, and the same again will do.
+    again: bool,
     error: SinkError,
+}
+
+impl Failed {
+    fn lost(error: SinkError) -> Self {
+        Self { usable: false, again: false, error }
+    }
 }
 
 struct Transaction<'a> {
@@ -202,9 +211,18 @@ struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
+    /// After a transaction with a refused event librdkafka numbers on as if the broker had taken it. The broker objects to
+    /// the next transaction, which is thrown away with [`Code::PurgeQueue`], and only then the numbers start anew.
     fn run(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
+        match self.run_once(events, position) {
+            Err(failed) if failed.usable && failed.again => self.run_once(events, position),
+            done => done,
+        }
+    }
+
+    fn run_once(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
         let Some(producer) = self.line.producer() else {
-            return Err(Failed { usable: false, error: not_begun() });
+            return Err(Failed::lost(not_begun()));
         };
         let until = Instant::now() + self.options.timeout;
         producer.begin_transaction().map_err(|error| self.lost(&error))?;
@@ -217,8 +235,10 @@ impl Transaction<'_> {
             let told = format!("the broker did not take a transaction in time: {error}");
             return Err(self.abort(SinkError::not_published(told)));
         }
-        if let Some(error) = self.blame(events, &batch.reports()) {
-            return Err(self.abort(error));
+        let reports = batch.reports();
+        if let Some(error) = self.blame(events, &reports) {
+            let again = !reports.iter().any(|report| report.is_some_and(is_the_brokers));
+            return Err(Failed { again, ..self.abort(error) });
         }
         crash::point(crash::BEFORE_SINK_COMMIT);
         self.commit(until)?;
@@ -294,7 +314,7 @@ impl Transaction<'_> {
 
     fn commit(&self, until: Instant) -> Result<(), Failed> {
         let Some(producer) = self.line.producer() else {
-            return Err(Failed { usable: false, error: not_begun() });
+            return Err(Failed::lost(not_begun()));
         };
         loop {
             match producer.commit_transaction(left(until)) {
@@ -314,18 +334,18 @@ impl Transaction<'_> {
     /// Aborts. Only then is it known that nothing of the transaction is seen, and can the next one begin.
     fn abort(&self, error: SinkError) -> Failed {
         let Some(producer) = self.line.producer() else {
-            return Failed { usable: false, error: not_begun() };
+            return Failed::lost(not_begun());
         };
         let until = Instant::now() + ABORT_PATIENCE;
         loop {
             match producer.abort_transaction(left(until)) {
-                Ok(()) => return Failed { usable: true, error },
+                Ok(()) => return Failed { usable: true, again: false, error },
                 Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
                 Err(failed) => {
                     let lost = self.lost(&failed);
                     let fenced = lost.error.is_fenced();
                     let told = format!("{error}; nor could the transaction be aborted: {failed}");
-                    return if fenced { lost } else { Failed { usable: false, error: in_doubt(told) } };
+                    return if fenced { lost } else { Failed::lost(in_doubt(told)) };
                 }
             }
         }
@@ -342,8 +362,13 @@ impl Transaction<'_> {
             )),
             false => in_doubt(format!("it is not known whether the transaction was committed: {error}")),
         };
-        Failed { usable: false, error }
+        Failed::lost(error)
     }
+}
+
+/// Whether the broker turned a record away, and not librdkafka.
+fn is_the_brokers(report: Report) -> bool {
+    report.is_err_and(|code| code != Code::PurgeQueue)
 }
 
 fn not_begun() -> SinkError {
