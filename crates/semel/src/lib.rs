@@ -50,7 +50,7 @@
 //! | [`observe`] | every metric and span name |
 //! | `#[idempotent]` | all of it as one attribute on a function or a handler (feature `macros`) |
 //! | [`crash`] | the named points at which tests kill the process |
-//! | `conformance` | the laws every store passes, exported for the authors of stores |
+//! | `conformance` | the laws every store and every sink passes, exported for their authors |
 //!
 //! # What semel does not promise
 //!

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! which makes a `#[test]` of every law, each with a harness and a runtime of its own. [`LAWS`] and [`run`]
-//! are the same list at run time.
+//! are the same list at run time. Sinks have laws of their own: `conformance::sink`.
 
 use std::future::Future;
 
@@ -25,6 +25,8 @@ mod lease;
 mod list;
 mod outcome;
 mod retention;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod sink;
 mod trial;
 
 pub use claim::*;

@@ -30,6 +30,10 @@ pub const BEFORE_ANSWER: &str = "before_answer";
 pub const BEFORE_COMMIT: &str = "before_commit";
 /// A transaction of the caller's is committed; nobody has been told. The caller's own point.
 pub const AFTER_COMMIT: &str = "after_commit";
+/// A broker has the events and the position of a transaction; they are not committed yet.
+pub const BEFORE_SINK_COMMIT: &str = "before_sink_commit";
+/// A broker has committed events and position; the relay has not noted it.
+pub const AFTER_SINK_COMMIT: &str = "after_sink_commit";
 
 /// All points of the guard, in the order of the flow.
 pub const ALL: [&str; 7] =

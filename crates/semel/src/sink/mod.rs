@@ -7,7 +7,15 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use crate::outbox::Event;
+
+#[cfg(any(feature = "kafka"))]
+mod answers;
+pub mod headers;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 
 /// Takes events for a broker.
 ///
@@ -66,22 +74,33 @@ pub struct SinkError {
     message: String,
     maybe: bool,
     fenced: bool,
+    refused: Option<Uuid>,
 }
 
 impl SinkError {
     /// It did not get to the broker.
     pub fn not_published(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: false, fenced: false }
+        Self { message: message.into(), maybe: false, fenced: false, refused: None }
     }
 
     /// It may have got there; published again, it has the same id.
     pub fn maybe_published(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: true, fenced: false }
+        Self { message: message.into(), maybe: true, fenced: false, refused: None }
     }
 
     /// Another relay has taken over: this one must stop, not retry.
     pub fn fenced(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: false, fenced: true }
+        Self { message: message.into(), maybe: false, fenced: true, refused: None }
+    }
+
+    /// Nothing of a transaction was published, because the broker will never take this event.
+    pub fn refused(event: Uuid, message: impl Into<String>) -> Self {
+        Self { refused: Some(event), ..Self::not_published(message) }
+    }
+
+    /// The event because of which a whole transaction was refused, where it is known.
+    pub fn refused_event(&self) -> Option<Uuid> {
+        self.refused
     }
 
     /// Whether it may be published all the same.

@@ -17,6 +17,8 @@ mod planted;
 mod protect;
 mod recover;
 #[cfg(feature = "sqlite")]
+mod sink_planted;
+#[cfg(feature = "sqlite")]
 mod sqlite_batch;
 #[cfg(feature = "sqlite")]
 mod sqlite_disk_error;

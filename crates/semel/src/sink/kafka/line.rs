@@ -1,0 +1,170 @@
+//! One producer of librdkafka's, and its delivery reports put back beside the events they are about.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
+use rdkafka::{ClientConfig, client::Client};
+use tokio::sync::Notify;
+
+use crate::outbox::Event;
+use crate::sink::SinkError;
+use crate::sink::headers::{self, Style};
+
+pub(super) type Record<'a> = BaseRecord<'a, str, [u8], Box<Ticket>>;
+
+/// A producer. Dropped, it is wound up on a thread of its own: that takes librdkafka half a second.
+pub(super) struct Line(Option<ThreadedProducer<Reporter>>);
+
+impl Line {
+    pub(super) fn open(config: &ClientConfig) -> Result<Self, SinkError> {
+        match ThreadedProducer::from_config_and_context(config, Reporter) {
+            Ok(producer) => Ok(Self(Some(producer))),
+            Err(error) => {
+                Err(SinkError::not_published(format!("librdkafka cannot be set up like this: {error}")))
+            }
+        }
+    }
+
+    /// The producer; `None` only while it is dropped.
+    pub(super) fn producer(&self) -> Option<&ThreadedProducer<Reporter>> {
+        self.0.as_ref()
+    }
+
+    /// Queues a record, or hands it back with the reason.
+    pub(super) fn send<'a>(&self, record: Record<'a>) -> Result<(), (Code, Record<'a>)> {
+        let Some(producer) = &self.0 else { return Err((Code::Unknown, record)) };
+        producer
+            .send(record)
+            .map_err(|(error, record)| (error.rdkafka_error_code().unwrap_or(Code::Unknown), record))
+    }
+
+    /// Gives up on everything that is queued or unanswered: it is reported at once.
+    pub(super) fn purge(&self) {
+        if let Some(producer) = &self.0 {
+            producer.purge(PurgeConfig::default().queue().inflight());
+        }
+    }
+
+    /// Why this producer will never send again.
+    pub(super) fn fatal(&self) -> Option<(Code, String)> {
+        self.0.as_ref().map(Producer::client).and_then(Client::fatal_error)
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let producer = self.0.take();
+        let _ = std::thread::Builder::new().name("semel-kafka-end".to_owned()).spawn(move || drop(producer));
+    }
+}
+
+/// The record of an event, which reports to that place of the batch.
+pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, place: usize) -> Record<'a> {
+    let pairs = headers::of(event, style, "ce_");
+    let mut all = OwnedHeaders::new_with_capacity(pairs.len());
+    for (name, text) in &pairs {
+        all = all.insert(Header { key: name, value: Some(text) });
+    }
+    let ticket = Box::new(Ticket::new(batch, place));
+    let record =
+        BaseRecord::with_opaque_to(event.topic(), ticket).payload(event.payload().as_ref()).headers(all);
+    match event.ordered_by() {
+        Some(key) => record.key(key),
+        None => record,
+    }
+}
+
+/// What a batch of records waits for.
+pub(super) struct Batch {
+    reports: Mutex<Reports>,
+    complete: Notify,
+}
+
+struct Reports {
+    left: usize,
+    of: Vec<Option<Report>>,
+}
+
+/// What librdkafka said of one record: the broker has it, or not and why.
+pub(super) type Report = Result<(), Code>;
+
+impl Batch {
+    pub(super) fn of(len: usize) -> Arc<Self> {
+        let reports = Mutex::new(Reports { left: len, of: vec![None; len] });
+        Arc::new(Self { reports, complete: Notify::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reports> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn report(&self, place: usize, report: Report) {
+        let mut reports = self.lock();
+        if let Some(slot @ None) = reports.of.get_mut(place) {
+            *slot = Some(report);
+            reports.left = reports.left.saturating_sub(1);
+        }
+        if reports.left == 0 {
+            self.complete.notify_one();
+        }
+    }
+
+    /// Returns when every record has been reported.
+    pub(super) async fn complete(&self) {
+        while self.lock().left > 0 {
+            self.complete.notified().await;
+        }
+    }
+
+    /// The reports so far.
+    pub(super) fn reports(&self) -> Vec<Option<Report>> {
+        self.lock().of.clone()
+    }
+}
+
+/// Travels through librdkafka with its record.
+pub(super) struct Ticket {
+    batch: Arc<Batch>,
+    place: usize,
+}
+
+impl Ticket {
+    pub(super) fn new(batch: &Arc<Batch>, place: usize) -> Self {
+        Self { batch: Arc::clone(batch), place }
+    }
+}
+
+pub(super) struct Reporter;
+
+impl ClientContext for Reporter {
+    fn log(&self, level: RDKafkaLogLevel, fac: &str, text: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg
+            | RDKafkaLogLevel::Alert
+            | RDKafkaLogLevel::Critical
+            | RDKafkaLogLevel::Error
+            | RDKafkaLogLevel::Warning => tracing::warn!(target: "semel::kafka", fac, "{text}"),
+            _ => tracing::debug!(target: "semel::kafka", fac, "{text}"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(target: "semel::kafka", %error, "{reason}");
+    }
+}
+
+impl ProducerContext for Reporter {
+    type DeliveryOpaque = Box<Ticket>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
+        let report = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Unknown)),
+        };
+        ticket.batch.report(ticket.place, report);
+    }
+}

@@ -1,0 +1,386 @@
+//! Events and the relay's position in one transaction of Kafka's.
+//!
+//! ```text
+//!  begin:       init_transactions ──▶ nobody from before can commit any more
+//!               read the position ──▶ and so it cannot change any more
+//!  publish_at:  begin ─▶ events ─▶ position ─▶ commit      all of it, or nothing
+//! ```
+//!
+//! The other order at the start would let a zombie commit between the reading and the fence, and its events would be
+//! published again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
+use rdkafka::producer::{BaseRecord, Producer};
+use tokio::sync::Mutex;
+
+use super::line::{Batch, Line, Report, Ticket, record};
+use super::options::KafkaOptions;
+use super::verdict::{self, Verdict};
+use super::{position, version};
+use crate::crash;
+use crate::outbox::Event;
+use crate::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+
+/// How long an abort may take beyond the call's own time.
+const ABORT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a full queue is left to drain before it is tried again.
+const QUEUE_PAUSE: Duration = Duration::from_millis(2);
+
+/// Publishes to Kafka exactly once, for readers with `isolation.level=read_committed`.
+///
+/// One relay at a time: [`begin`](ExactlyOnce::begin) takes over from whoever had the transactional id. Events for
+/// several topics in one call become visible together.
+///
+/// ```no_run
+/// # async fn f() -> Result<(), semel::sink::SinkError> {
+/// use semel::sink::ExactlyOnce;
+/// use semel::sink::kafka::KafkaSink;
+///
+/// let mut sink = KafkaSink::options("127.0.0.1:9092").exactly_once("relay-payments")?;
+/// let position = sink.begin().await?;
+/// # let _ = position; Ok(()) }
+/// ```
+pub struct KafkaTransactions {
+    options: Arc<KafkaOptions>,
+    id: Arc<str>,
+    line: Option<Arc<Line>>,
+    /// One piece of work at a time, also when its caller has gone away.
+    turn: Arc<Mutex<()>>,
+    version: Option<u16>,
+}
+
+impl KafkaTransactions {
+    pub(super) fn open(options: KafkaOptions, id: &str) -> Result<Self, SinkError> {
+        if id.trim().is_empty() {
+            return Err(SinkError::not_published("the transactional id must not be empty"));
+        }
+        // Tried once, so that a mistake in the configuration is told here.
+        drop(Line::open(&options.transactional(id))?);
+        Ok(Self {
+            options: Arc::new(options),
+            id: id.into(),
+            line: None,
+            turn: Arc::default(),
+            version: None,
+        })
+    }
+
+    /// The transaction version the broker said it has (KIP-890 is version 2), as far as it could be asked: only brokers
+    /// without TLS and SASL can be, and only after [`begin`](ExactlyOnce::begin).
+    pub fn transaction_version(&self) -> Option<u16> {
+        self.version
+    }
+
+    /// Runs one transaction where blocking is allowed. `Err` of an error after which the producer is not to be used
+    /// again is told apart by the boolean.
+    async fn transact(&mut self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), SinkError> {
+        // Taken out: should the caller leave, nobody knows what became of the transaction, and it has to begin again.
+        let Some(line) = self.line.take() else { return Err(not_begun()) };
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
+        let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
+        let work = tokio::task::spawn_blocking(move || {
+            let done =
+                Transaction { line: &line, options: &options, id: &id }.run(&events, position.as_deref());
+            drop(turn);
+            (line, done)
+        });
+        let (line, done) =
+            work.await.map_err(|error| in_doubt(format!("the transaction broke off: {error}")))?;
+        match done {
+            Ok(()) => self.line = Some(line),
+            Err(Failed { usable: true, error, .. }) => {
+                self.line = Some(line);
+                return Err(error);
+            }
+            Err(Failed { error, .. }) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl Sink for KafkaTransactions {
+    fn guarantee(&self) -> Guarantee {
+        let broken_by = match self.version {
+            Some(version @ 0..=1) => vec![format!(
+                "the broker has transaction version {version}: a message that is late may end up in the next \
+                 transaction (KIP-890); upgrade to Kafka 4 and finalise transaction.version=2"
+            )],
+            _ => Vec::new(),
+        };
+        Guarantee {
+            delivery: Delivery::ExactlyOnce,
+            sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
+                       order of its key; other readers may see some more often, with the same semel-id."
+                .to_owned(),
+            broken_by,
+        }
+    }
+
+    /// Events without a position, in one transaction: all are confirmed, or none.
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        if events.is_empty() {
+            return Vec::new();
+        }
+        match self.transact(events, None).await {
+            Ok(()) => vec![Published::Confirmed; events.len()],
+            Err(error) => events.iter().map(|event| answer(event, &error)).collect(),
+        }
+    }
+}
+
+fn answer(event: &Event, error: &SinkError) -> Published {
+    match error.refused_event() {
+        Some(id) if id == event.id() => Published::Refused(error.clone()),
+        Some(_) => {
+            Published::Failed(SinkError::not_published("another event of its transaction was refused"))
+        }
+        None => Published::Failed(error.clone()),
+    }
+}
+
+impl ExactlyOnce for KafkaTransactions {
+    async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
+        self.line = None;
+        let turn = Arc::clone(&self.turn).lock_owned().await;
+        position::ensure(&self.options).await?;
+        let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
+        let work = tokio::task::spawn_blocking(move || {
+            let until = Instant::now() + options.timeout;
+            let line = Line::open(&options.transactional(&id))?;
+            fence(&line, &id, until)?;
+            let position = position::read(&options, &id, until)?;
+            let version = version::ask(options.first_broker());
+            drop(turn);
+            Ok((line, position, version))
+        });
+        let (line, position, version) =
+            work.await.map_err(|error| in_doubt(format!("beginning broke off: {error}")))??;
+        self.version = version;
+        if let Some(0..=1) = version {
+            tracing::warn!(target: "semel::kafka", ?version, "the broker does not have transaction version 2 (KIP-890)");
+        }
+        self.line = Some(Arc::new(line));
+        Ok(position)
+    }
+
+    async fn publish_at(&mut self, events: &[Arc<Event>], position: &[u8]) -> Result<(), SinkError> {
+        self.transact(events, Some(position)).await
+    }
+}
+
+fn fence(line: &Line, id: &str, until: Instant) -> Result<(), SinkError> {
+    let Some(producer) = line.producer() else { return Err(not_begun()) };
+    loop {
+        match producer.init_transactions(left(until)) {
+            Ok(()) => return Ok(()),
+            Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
+            Err(error) => {
+                let code = verdict::code(&error);
+                return Err(SinkError::not_published(format!(
+                    "the transactional id {id:?} could not be taken over: {error}{}",
+                    verdict::advice(code)
+                )));
+            }
+        }
+    }
+}
+
+/// Why a transaction was not committed.
+struct Failed {
+    /// The producer can have another transaction.
+    usable: bool,
+    /// It was librdkafka's own doing, and the same again will do.
+    again: bool,
+    error: SinkError,
+}
+
+impl Failed {
+    fn lost(error: SinkError) -> Self {
+        Self { usable: false, again: false, error }
+    }
+}
+
+struct Transaction<'a> {
+    line: &'a Line,
+    options: &'a KafkaOptions,
+    id: &'a str,
+}
+
+impl Transaction<'_> {
+    /// After a transaction with a refused event librdkafka numbers on as if the broker had taken it. The broker objects to
+    /// the next transaction, which is thrown away with [`Code::PurgeQueue`], and only then the numbers start anew.
+    fn run(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
+        match self.run_once(events, position) {
+            Err(failed) if failed.usable && failed.again => self.run_once(events, position),
+            done => done,
+        }
+    }
+
+    fn run_once(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
+        let Some(producer) = self.line.producer() else {
+            return Err(Failed::lost(not_begun()));
+        };
+        let until = Instant::now() + self.options.timeout;
+        producer.begin_transaction().map_err(|error| self.lost(&error))?;
+        let batch = Batch::of(events.len() + usize::from(position.is_some()));
+        if let Err(error) = self.produce(events, position, &batch, until) {
+            return Err(self.abort(error));
+        }
+        // Flushed here and not in the commit, so that what is then to be committed is there.
+        if let Err(error) = producer.flush(left(until)) {
+            let told = format!("the broker did not take a transaction in time: {error}");
+            return Err(self.abort(SinkError::not_published(told)));
+        }
+        let reports = batch.reports();
+        if let Some(error) = self.blame(events, &reports) {
+            let again = !reports.iter().any(|report| report.is_some_and(is_the_brokers));
+            return Err(Failed { again, ..self.abort(error) });
+        }
+        crash::point(crash::BEFORE_SINK_COMMIT);
+        self.commit(until)?;
+        crash::point(crash::AFTER_SINK_COMMIT);
+        Ok(())
+    }
+
+    fn produce(
+        &self,
+        events: &[Arc<Event>],
+        position: Option<&[u8]>,
+        batch: &Arc<Batch>,
+        until: Instant,
+    ) -> Result<(), SinkError> {
+        let records =
+            events.iter().enumerate().map(|(n, event)| record(event, &self.options.style, batch, n));
+        // The position comes last: of a transaction that is cut off while it is written, it is what is missing.
+        let position = position.map(|position| {
+            let ticket = Box::new(Ticket::new(batch, events.len()));
+            BaseRecord::with_opaque_to(&self.options.positions, ticket)
+                .partition(0)
+                .key(self.id)
+                .payload(position)
+        });
+        for (n, mut record) in records.chain(position).enumerate() {
+            loop {
+                match self.line.send(record) {
+                    Ok(()) => break,
+                    Err((Code::QueueFull, back)) if Instant::now() < until => {
+                        record = back;
+                        std::thread::sleep(QUEUE_PAUSE);
+                    }
+                    Err((code, _)) => return Err(self.told(events.get(n), code)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The error for the first event that was not taken. Which event was to blame is only sure if it was the only one:
+    /// a batch is refused as a whole.
+    fn blame(&self, events: &[Arc<Event>], reports: &[Option<Report>]) -> Option<SinkError> {
+        let failed: Vec<(usize, Code)> = reports
+            .iter()
+            .enumerate()
+            .filter_map(|(n, report)| report.and_then(Result::err).map(|code| (n, code)))
+            .collect();
+        let (n, code) = *failed.iter().find(|(_, code)| *code != Code::PurgeQueue).or(failed.first())?;
+        let told = self.told(events.get(n), code);
+        let sure = events.len() == 1 || failed.len() == 1;
+        Some(if sure { told } else { SinkError::not_published(told.to_string()) })
+    }
+
+    fn told(&self, event: Option<&Arc<Event>>, code: Code) -> SinkError {
+        let Some(event) = event else {
+            return SinkError::not_published(format!(
+                "the position could not be written to {}: {code}{}",
+                self.options.positions,
+                verdict::advice(code)
+            ));
+        };
+        let told = format!(
+            "Kafka did not take the event {} for {}: {code}{}",
+            event.id(),
+            event.topic(),
+            verdict::advice(code)
+        );
+        match verdict::of(code, self.options.missing) {
+            Verdict::Refused => SinkError::refused(event.id(), told),
+            _ => SinkError::not_published(told),
+        }
+    }
+
+    fn commit(&self, until: Instant) -> Result<(), Failed> {
+        let Some(producer) = self.line.producer() else {
+            return Err(Failed::lost(not_begun()));
+        };
+        loop {
+            match producer.commit_transaction(left(until)) {
+                Ok(()) => return Ok(()),
+                Err(KafkaError::Transaction(cause)) if cause.txn_requires_abort() => {
+                    return Err(
+                        self.abort(SinkError::not_published(format!("not committed: {}", cause.string())))
+                    );
+                }
+                // Asked again, librdkafka takes up the same commit.
+                Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
+                Err(error) => return Err(self.lost(&error)),
+            }
+        }
+    }
+
+    /// Aborts. Only then is it known that nothing of the transaction is seen, and can the next one begin.
+    fn abort(&self, error: SinkError) -> Failed {
+        let Some(producer) = self.line.producer() else {
+            return Failed::lost(not_begun());
+        };
+        let until = Instant::now() + ABORT_PATIENCE;
+        loop {
+            match producer.abort_transaction(left(until)) {
+                Ok(()) => return Failed { usable: true, again: false, error },
+                Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
+                Err(failed) => {
+                    let lost = self.lost(&failed);
+                    let fenced = lost.error.is_fenced();
+                    let told = format!("{error}; nor could the transaction be aborted: {failed}");
+                    return if fenced { lost } else { Failed::lost(in_doubt(told)) };
+                }
+            }
+        }
+    }
+
+    /// After an error with which this producer cannot go on.
+    fn lost(&self, error: &KafkaError) -> Failed {
+        let fatal = self.line.fatal().map(|(code, _)| code);
+        let fenced = verdict::is_fenced(verdict::code(error)) || fatal.is_some_and(verdict::is_fenced);
+        let error = match fenced {
+            true => SinkError::fenced(format!(
+                "another relay has taken over the transactional id {:?}, or the broker has given up on this one: {error}",
+                self.id
+            )),
+            false => in_doubt(format!("it is not known whether the transaction was committed: {error}")),
+        };
+        Failed::lost(error)
+    }
+}
+
+/// Whether the broker turned a record away, and not librdkafka.
+fn is_the_brokers(report: Report) -> bool {
+    report.is_err_and(|code| code != Code::PurgeQueue)
+}
+
+fn not_begun() -> SinkError {
+    in_doubt(
+        "nothing was published: the sink has to begin first, which also clears what is in doubt".to_owned(),
+    )
+}
+
+fn in_doubt(told: String) -> SinkError {
+    SinkError::maybe_published(told)
+}
+
+pub(super) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
