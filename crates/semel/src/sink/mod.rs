@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::outbox::Event;
 
-#[cfg(any(feature = "kafka"))]
+#[cfg(feature = "kafka")]
 mod answers;
 pub mod headers;
 #[cfg(feature = "kafka")]

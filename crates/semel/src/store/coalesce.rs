@@ -34,7 +34,7 @@ const TRIES_MAX: u32 = 40;
 
 /// Why a batch was not carried out. Said to each who waits.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub(super) kind: ErrorKind,
     pub(super) fate: Fate,
     pub(super) message: String,
