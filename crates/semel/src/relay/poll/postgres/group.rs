@@ -115,11 +115,6 @@ pub(super) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
     groups.retain(|group| !group.lanes.is_empty());
 }
 
-/// The lanes that fall to one of so many relays.
-pub(super) fn share(place: usize, relays: usize, lanes: i16) -> Vec<i16> {
-    (0..lanes).filter(|lane| usize::try_from(*lane).unwrap_or(0) % relays.max(1) == place).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,17 +154,5 @@ mod tests {
         assert_eq!((groups.len(), groups[0].lanes.clone()), (2, vec![0, 2, 1]));
         without(&mut groups, &[2, 3]);
         assert_eq!((groups.len(), groups[0].epochs.clone()), (1, vec![0, 10]));
-    }
-
-    #[test]
-    fn every_lane_falls_to_one_relay_and_shares_are_fair() {
-        for relays in 1..20 {
-            let shares: Vec<Vec<i16>> = (0..relays).map(|place| share(place, relays, 16)).collect();
-            let mut all = shares.concat();
-            all.sort_unstable();
-            assert_eq!(all, (0..16).collect::<Vec<_>>());
-            let sizes = || shares.iter().map(Vec::len);
-            assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
-        }
     }
 }
