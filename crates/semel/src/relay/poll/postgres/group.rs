@@ -87,8 +87,9 @@ pub(super) fn merge(groups: &mut Vec<Group>) {
 /// Where the next window of a group should end, so that it meets another one: `None` at the newest snapshot.
 pub(super) fn target(groups: &[Group], at: usize) -> Option<Snapshot> {
     let low = &groups.get(at)?.low;
-    let lows = groups.iter().map(|group| &group.low);
-    lows.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
+    // Where a group is, or is on its way to.
+    let places = groups.iter().map(|group| group.window.as_ref().map_or(&group.low, |window| &window.high));
+    places.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
 }
 
 /// Whether another group is about to arrive where this one is: it is worth a moment's wait.
@@ -145,6 +146,8 @@ mod tests {
         assert_eq!(groups[0].epochs, [0, 20]);
         assert_eq!((target(&groups, 0), target(&groups, 1)), (None, Some(snapshot("5:5:"))));
         assert!(!is_awaited(&groups, 0));
+        groups[2].window = Some(window("9:9:", Walk::Unknown));
+        assert_eq!(target(&groups, 0), Some(snapshot("9:9:")));
         groups[1].window = Some(window("5:5:", Walk::Few));
         assert!(is_awaited(&groups, 0) && !is_awaited(&groups, 1));
         // Arrived.
