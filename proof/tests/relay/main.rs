@@ -5,6 +5,7 @@
 
 mod chaos;
 mod cursor;
+mod mysql;
 mod naive;
 mod ownership;
 mod parked;

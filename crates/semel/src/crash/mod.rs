@@ -35,6 +35,16 @@ pub const BEFORE_SINK_COMMIT: &str = "before_sink_commit";
 /// A broker has committed events and position; the relay has not noted it.
 pub const AFTER_SINK_COMMIT: &str = "after_sink_commit";
 
+/// A relay has a batch, written down; nothing of it is sent.
+pub const BEFORE_PUBLISH: &str = "before_publish";
+/// The sink has answered for a wave of a batch; the source knows nothing of it.
+pub const AFTER_PUBLISH: &str = "after_publish";
+/// The source knows that a batch is done.
+pub const AFTER_DONE: &str = "after_done";
+
+/// All points of a relay, in the order of the flow.
+pub const IN_RELAY: [&str; 3] = [BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_DONE];
+
 /// All points of the guard, in the order of the flow.
 pub const ALL: [&str; 7] =
     [BEFORE_CLAIM, AFTER_CLAIM, BEFORE_EFFECT, AFTER_EFFECT, BEFORE_FINISH, AFTER_FINISH, BEFORE_ANSWER];

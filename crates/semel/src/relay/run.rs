@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 use super::options::RelayOptions;
 use super::source::{Batch, Source, SourceError};
 use super::wave::Waves;
+use crate::crash;
 use crate::outbox::Event;
 use crate::sink::{Published, Sink, SinkError};
 
@@ -211,6 +212,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
         let settled = waves.settled();
         self.source.done(&settled).await?;
+        crash::point(crash::AFTER_DONE);
         ended.confirmed += confirmed;
         ended.parked += settled.len() as u64 - confirmed;
         ended.batches += 1;
@@ -222,8 +224,11 @@ impl<S: Source, K: Sink> Relay<S, K> {
         if !self.source.holds() {
             return Ok(None);
         }
+        crash::point(crash::BEFORE_PUBLISH);
         let Self { source, sink, .. } = self;
-        keeping(source, sink.publish(events)).await
+        let answers = keeping(source, sink.publish(events)).await;
+        crash::point(crash::AFTER_PUBLISH);
+        answers
     }
 
     async fn keeping<T>(&mut self, work: impl Future<Output = T>) -> Result<Option<T>, RelayError> {

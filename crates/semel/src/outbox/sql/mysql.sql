@@ -49,3 +49,56 @@ BEGIN
     UPDATE semel_outbox_part SET n = n + 1 WHERE part = NEW.part;
     SET NEW.n = (SELECT p.n FROM semel_outbox_part p WHERE p.part = NEW.part);
 END;
+
+-- The relays that poll, each with a lease (ms) it renews every few seconds. Whose lease is over is dead, and its parts
+-- are taken by the others.
+CREATE TABLE semel_outbox_relay (
+    id          char(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
+    lease_until bigint   NOT NULL
+) ENGINE = InnoDB;
+
+-- How far polling has come in each part: up to after_n everything is published, and what lies between after_n and until_n
+-- is being sent. Nobody changes a row whose epoch is not theirs.
+CREATE TABLE semel_outbox_cursor (
+    part    smallint NOT NULL PRIMARY KEY,
+    epoch   bigint   NOT NULL DEFAULT 0,
+    owner   char(36) CHARACTER SET ascii COLLATE ascii_bin,
+    lineage char(36) CHARACTER SET ascii COLLATE ascii_bin,
+    after_n bigint   NOT NULL DEFAULT 0,
+    until_n bigint
+) ENGINE = InnoDB;
+INSERT INTO semel_outbox_cursor (part) SELECT part FROM semel_outbox_part;
+
+-- Keys whose events are held back because one of them could not be published, by their SHA-256: a whole key is too long
+-- for an index. due_at: when it is tried again, in ms; never by itself when null.
+CREATE TABLE semel_outbox_parked_key (
+    hash   binary(32) NOT NULL PRIMARY KEY,
+    part   smallint   NOT NULL,
+    tries  int        NOT NULL DEFAULT 0,
+    due_at bigint,
+    KEY semel_outbox_parked_by_due (due_at)
+) ENGINE = InnoDB;
+
+-- What is held back, whole, in the order it is to be published in (n). The first of a key has the error.
+CREATE TABLE semel_outbox_parked (
+    n               bigint        NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    hash            binary(32)    NOT NULL,
+    parked_key      varchar(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    error           text          CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    parked_at       timestamp(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    made_at         timestamp(3)  NOT NULL DEFAULT CURRENT_TIMESTAMP(3),
+    id              char(36)      CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    topic           varchar(200)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    type            varchar(200)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
+    `key`           varchar(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    aggregate_type  varchar(200)  CHARACTER SET ascii COLLATE ascii_bin,
+    aggregate_id    varchar(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    content_type    varchar(1000) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    headers         longtext      CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    idempotency_key varchar(255)  CHARACTER SET ascii COLLATE ascii_bin,
+    trace_parent    varchar(55)   CHARACTER SET ascii COLLATE ascii_bin,
+    intent          binary(32),
+    payload         longblob      NOT NULL,
+    KEY semel_outbox_parked_by_key (hash, n),
+    KEY semel_outbox_parked_by_id (id)
+) ENGINE = InnoDB;

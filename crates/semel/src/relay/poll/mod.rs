@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 mod aside;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 mod row;
@@ -28,5 +30,28 @@ pub(crate) struct Bounds {
 impl Default for Bounds {
     fn default() -> Self {
         Self { events_max: 1_000, bytes_max: 4 * 1024 * 1024 }
+    }
+}
+
+/// The lanes that fall to one of so many relays.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn share(place: usize, relays: usize) -> Vec<i16> {
+    (0..LANES).filter(|lane| usize::from(lane.unsigned_abs()) % relays.max(1) == place).collect()
+}
+
+#[cfg(all(test, any(feature = "postgres", feature = "mysql")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lane_falls_to_one_relay_and_shares_are_fair() {
+        for relays in 1..20 {
+            let shares: Vec<Vec<i16>> = (0..relays).map(|place| share(place, relays)).collect();
+            let mut all = shares.concat();
+            all.sort_unstable();
+            assert_eq!(all, (0..LANES).collect::<Vec<_>>());
+            let sizes = || shares.iter().map(Vec::len);
+            assert!(sizes().max().unwrap() - sizes().min().unwrap() <= 1);
+        }
     }
 }

@@ -28,8 +28,8 @@ use self::group::Walk;
 use self::link::Link;
 use self::options::Outbox;
 use self::retry::Retry;
-use super::DUE_EVERY;
 use super::aside::Aside;
+use super::{DUE_EVERY, LANES};
 use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Settled, Source, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -56,6 +56,14 @@ pub struct PostgresSource {
     due_at: Instant,
     /// A change was asked for and its answer never came: what is stored has to be read again.
     unsure: bool,
+}
+
+/// What a group has to give.
+enum Found {
+    Batch(Batch),
+    Nothing,
+    /// Its window is behind it.
+    Arrived,
 }
 
 /// Where a batch came from.
@@ -141,16 +149,30 @@ impl PostgresSource {
         {
             return Ok(Some(batch));
         }
-        let groups = self.link.as_ref().map_or(0, |link| link.groups.len());
-        for step in 0..groups {
-            let at = (self.turn + step) % groups;
-            if let Some(batch) = self.find_in(at).await? {
-                self.turn = at + 1;
-                return Ok(Some(batch));
-            }
-        }
-        if let Some(link) = &mut self.link {
+        // Groups that arrive where another is go on with it. A few times: it is better to come back than to go on for
+        // ever about the events of others.
+        for _ in 0..4 * LANES {
+            let Some(link) = &mut self.link else { return Ok(None) };
             group::merge(&mut link.groups);
+            let groups = link.groups.len();
+            let mut arrived = false;
+            for step in 0..groups {
+                let at = (self.turn + step) % groups;
+                match self.find_in(at).await? {
+                    Found::Batch(batch) => {
+                        self.turn = at + 1;
+                        return Ok(Some(batch));
+                    }
+                    Found::Nothing => {}
+                    Found::Arrived => {
+                        arrived = true;
+                        break;
+                    }
+                }
+            }
+            if !arrived {
+                break;
+            }
         }
         Ok(None)
     }
@@ -171,18 +193,18 @@ impl PostgresSource {
     }
 
     /// The next chunk of a group, written down.
-    async fn find_in(&mut self, at: usize) -> Result<Option<Batch>, SourceError> {
+    async fn find_in(&mut self, at: usize) -> Result<Found, SourceError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &mut self.link else { return Ok(None) };
+        let Some(link) = &mut self.link else { return Ok(Found::Nothing) };
         let mut opened = false;
         loop {
-            let Some(group) = link.groups.get(at) else { return Ok(None) };
+            let Some(group) = link.groups.get(at) else { return Ok(Found::Nothing) };
             match &group.window {
-                None if opened || group::is_awaited(&link.groups, at) => return Ok(None),
+                None if opened || group::is_awaited(&link.groups, at) => return Ok(Found::Nothing),
                 None => {
                     opened = true;
                     if !link.open_window(&outbox, at).await? {
-                        return Ok(None);
+                        return Ok(Found::Nothing);
                     }
                 }
                 Some(window) if window.walk == Walk::Unknown => link.find_walk(&outbox, at).await?,
@@ -196,6 +218,9 @@ impl PostgresSource {
                             group.low = high;
                             group.window = None;
                         }
+                        if link.groups.len() > 1 {
+                            return Ok(Found::Arrived);
+                        }
                         continue;
                     };
                     let until = window.noted.unwrap_or(until);
@@ -208,7 +233,7 @@ impl PostgresSource {
                         window.noted = Some(until);
                     }
                     let origin = Origin::Window { lane, seqs: chunk.seqs, until };
-                    return Ok(Some(self.give(place, chunk.events, origin)));
+                    return Ok(Found::Batch(self.give(place, chunk.events, origin)));
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(crate) enum Trouble {
     /// The server refused a statement; the connection is as good as before.
     Refused { number: u16, message: String },
     /// The connection broke, or what came over it made no sense.
@@ -128,7 +128,7 @@ impl Trouble {
     }
 
     /// Says it to the one who asked. `server` names the server without its password.
-    pub(super) fn explain(&self, server: &str, fate: Fate) -> StoreError {
+    pub(crate) fn explain(&self, server: &str, fate: Fate) -> StoreError {
         // In words only: a driver's types are not for callers.
         let (kind, message, source) = self.parts(server);
         let error = StoreError::new(kind, fate, message);

@@ -37,17 +37,17 @@ use crate::intent::policy::StoreTime;
 
 mod change;
 mod claim;
-mod error;
+pub(crate) mod error;
 mod list;
 pub(crate) mod literal;
 mod lock;
-mod options;
+pub(crate) mod options;
 mod probe;
 mod read;
 mod row;
 pub mod schema;
 mod server;
-mod session;
+pub(crate) mod session;
 
 pub use options::MysqlOptions;
 pub use schema::SQL;

@@ -149,7 +149,7 @@ impl MysqlOptions {
     }
 
     /// Takes what the URL says over what was said before, and tells the server's name without a password.
-    pub(super) fn with_url(mut self, url: &str) -> Result<(Self, Dial, String), StoreError> {
+    pub(crate) fn with_url(mut self, url: &str) -> Result<(Self, Dial, String), StoreError> {
         let (place, query) = url.split_once('?').unwrap_or((url, ""));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));

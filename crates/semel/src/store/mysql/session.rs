@@ -15,7 +15,7 @@ const TRUSTED: Duration = Duration::from_millis(250);
 
 /// How sessions are made. A hidden hook rewrites what is sent, so that tests can plant bugs.
 #[derive(Clone)]
-pub(super) struct Dial {
+pub(crate) struct Dial {
     pub(super) connect: MySqlConnectOptions,
     pub(super) connect_timeout: Duration,
     pub(super) statement_timeout: Duration,
@@ -31,16 +31,16 @@ impl fmt::Debug for Dial {
 
 /// What one statement of a packet brought.
 #[derive(Default)]
-pub(super) struct Brought {
-    pub(super) rows: Vec<MySqlRow>,
+pub(crate) struct Brought {
+    pub(crate) rows: Vec<MySqlRow>,
     /// Rows that matched, changed or not.
-    pub(super) matched: u64,
+    pub(crate) matched: u64,
 }
 
 /// A packet that failed, and how many of its statements had been carried out by then.
 #[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) trouble: Trouble,
+pub(crate) struct Failed {
+    pub(crate) trouble: Trouble,
     pub(super) done: usize,
 }
 
@@ -50,7 +50,7 @@ impl From<Trouble> for Failed {
     }
 }
 
-pub(super) struct Session {
+pub(crate) struct Session {
     connection: MySqlConnection,
     dial: Dial,
     used: Instant,
@@ -59,7 +59,7 @@ pub(super) struct Session {
 
 impl Dial {
     /// Connects, within the bound.
-    pub(super) async fn open(&self) -> Result<Session, Trouble> {
+    pub(crate) async fn open(&self) -> Result<Session, Trouble> {
         let opening = async {
             let connection = self.connect.connect().await?;
             let mut session = Session { connection, dial: self.clone(), used: Instant::now(), open: true };
@@ -87,7 +87,7 @@ impl Session {
     }
 
     /// Whether anything can still be sent.
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
@@ -112,7 +112,7 @@ impl Session {
 
     /// Sends statements in one packet and takes all they bring. An error ends the packet; whatever
     /// transaction it had begun is still open then.
-    pub(super) async fn run(&mut self, mut sql: String) -> Result<Vec<Brought>, Failed> {
+    pub(crate) async fn run(&mut self, mut sql: String) -> Result<Vec<Brought>, Failed> {
         if let Some(rewrite) = self.dial.rewrite {
             sql = rewrite(sql);
         }
@@ -147,14 +147,14 @@ impl Session {
     }
 
     /// Ends a transaction without its changes. Dropping the connection would do the same.
-    pub(super) async fn roll_back(&mut self) {
+    pub(crate) async fn roll_back(&mut self) {
         if self.open && self.run("ROLLBACK".to_owned()).await.is_err() {
             self.open = false;
         }
     }
 
     /// Says good-bye.
-    pub(super) async fn close(self) {
+    pub(crate) async fn close(self) {
         let _ = tokio::time::timeout(self.dial.connect_timeout, self.connection.close()).await;
     }
 }

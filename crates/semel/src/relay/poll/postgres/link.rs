@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::poll::LANES;
+use crate::relay::poll::share;
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::error::Trouble;
@@ -99,7 +99,7 @@ impl Link {
     pub(super) async fn balance(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
         let my = self.me.to_string();
         let place = self.others.iter().filter(|other| **other < my).count();
-        let share = group::share(place, self.others.len() + 1, LANES);
+        let share = share(place, self.others.len() + 1);
         let extra = |lane: &i16| !share.contains(lane);
         for group in &self.groups {
             let (lanes, epochs): (Vec<i16>, Vec<i64>) = group

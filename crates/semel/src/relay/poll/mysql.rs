@@ -1,0 +1,257 @@
+//! Polling in MySQL and MariaDB: the numbers of a part become visible in their order.
+//!
+//! There are no snapshots to compare. Instead whoever appends holds the counter of the event's part until the commit, so
+//! what is lower and not there yet will never be, and the cursor of a part is a number. The price is paid by those who append:
+//! within a part one transaction at a time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use self::link::{Link, Place};
+use super::aside::{Aside, Tried};
+use super::{Bounds, DUE_EVERY};
+use crate::relay::source::{Batch, Lag, Lineage, Pending, Position, Pruned, Settled, Source, SourceError};
+use crate::store::mysql::MysqlStore;
+use crate::store::mysql::session::Dial;
+
+mod chunk;
+mod desk;
+mod link;
+mod retry;
+
+/// An outbox in MySQL or MariaDB. Cheap to clone. The tables are made with
+/// [`outbox::schema`](crate::outbox::schema); the URL is one of a [`MysqlStore`].
+#[derive(Clone, Debug)]
+pub struct MysqlOutbox {
+    dial: Arc<Dial>,
+    server: Arc<str>,
+    bounds: Bounds,
+    lease: Duration,
+    retry: Duration,
+}
+
+impl MysqlOutbox {
+    /// The outbox in the database a URL names.
+    pub fn new(url: &str) -> Result<Self, SourceError> {
+        let (_, dial, server) = MysqlStore::options().with_url(url)?;
+        Ok(Self {
+            dial: Arc::new(dial),
+            server: server.into(),
+            bounds: Bounds::default(),
+            lease: Duration::from_secs(10),
+            retry: Duration::from_secs(30),
+        })
+    }
+
+    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise.
+    pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
+        self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
+        self
+    }
+
+    /// How long after a relay's death others take its parts: 10 s unless told otherwise.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.clamp(Duration::from_millis(100), Duration::from_secs(600));
+        self
+    }
+
+    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    pub fn retry_after(mut self, pause: Duration) -> Self {
+        self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
+        self
+    }
+
+    /// A source for one relay. Several share the events.
+    pub fn source(&self) -> MysqlSource {
+        MysqlSource {
+            outbox: self.clone(),
+            me: Uuid::now_v7().to_string(),
+            link: None,
+            outstanding: None,
+            due_at: Instant::now(),
+            unsure: false,
+        }
+    }
+}
+
+/// One relay's share of the outbox.
+pub struct MysqlSource {
+    outbox: MysqlOutbox,
+    me: String,
+    link: Option<Link>,
+    outstanding: Option<(Batch, Origin)>,
+    due_at: Instant,
+    /// A change was asked for and its answer never came: what is stored has to be read again.
+    unsure: bool,
+}
+
+/// Where a batch came from.
+enum Origin {
+    /// These parts, up to where it is written down. With each event its part and number.
+    Parts {
+        places: Vec<Place>,
+        numbers: Vec<(i16, i64)>,
+    },
+    Parked {
+        tried: Tried,
+        parts: Vec<Place>,
+    },
+}
+
+impl MysqlSource {
+    fn forget(&mut self) {
+        self.link = None;
+        self.outstanding = None;
+        self.unsure = false;
+    }
+
+    /// Does something that cannot be done half. Cancelled or failed, all is read again.
+    async fn surely<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, SourceError>,
+    ) -> Result<T, SourceError> {
+        if self.unsure {
+            self.forget();
+        }
+        self.unsure = true;
+        let result = work(self).await;
+        if result.is_err() {
+            self.forget();
+        }
+        self.unsure = false;
+        result
+    }
+
+    /// A connection, with a lease that lasts, and the parts that fall to us.
+    async fn ready(&mut self) -> Result<(), SourceError> {
+        let now = Instant::now();
+        let stale =
+            |link: &Link| !link.session.is_open() || (!link.places.is_empty() && now >= link.ours_until);
+        if self.link.as_ref().is_some_and(stale) {
+            self.forget();
+        }
+        if self.link.is_none() {
+            self.link = Some(Link::open(&self.outbox, &self.me).await?);
+        }
+        let idle = self.outstanding.is_none();
+        let Some(link) = &mut self.link else { return Ok(()) };
+        if Instant::now() >= link.beat_at {
+            link.beat().await?;
+            if idle {
+                link.balance().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn find(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.ready().await?;
+        if let Some((batch, _)) = &self.outstanding {
+            return Ok(Some(batch.clone()));
+        }
+        let Some(link) = &mut self.link else { return Ok(None) };
+        if Instant::now() >= self.due_at {
+            let (tried, parts, events) = link.due().await?;
+            if !events.is_empty() {
+                let place = format!("parked {:?}", tried.ns);
+                return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
+            }
+            if !tried.empty.is_empty() {
+                link.retried(&tried, &parts, &[]).await?;
+            }
+            self.due_at = Instant::now() + DUE_EVERY;
+        }
+        let Some((places, numbers, events)) = link.chunk().await? else { return Ok(None) };
+        let name =
+            |place: &Place| format!("{}:{}-{}", place.part, place.after, place.noted.unwrap_or(place.after));
+        let place = places.iter().map(name).collect::<Vec<_>>().join(" ");
+        Ok(Some(self.give(place, events, Origin::Parts { places, numbers })))
+    }
+
+    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let lineage = self.link.as_ref().map_or("", |link| link.lineage.as_str());
+        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        self.outstanding = Some((batch.clone(), origin));
+        batch
+    }
+
+    async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        let (Some((_, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
+            // The connection broke meanwhile: the batch is given again.
+            return Err(SourceError::Fenced);
+        };
+        match origin {
+            Origin::Parked { tried, parts } => {
+                link.retried(tried, parts, settled).await?;
+                self.due_at = Instant::now();
+            }
+            Origin::Parts { places, numbers } => {
+                let indices: Vec<i64> = (0..).take(numbers.len()).collect();
+                link.advance(places, numbers, &Aside::of(&indices, settled)).await?;
+            }
+        }
+        self.outstanding = None;
+        Ok(())
+    }
+}
+
+impl Source for MysqlSource {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.surely(async |this| this.find().await).await
+    }
+
+    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        self.surely(async |this| this.settle(settled).await).await
+    }
+
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+        // Tried again soon if it fails, not at once.
+        link.beat_at = Instant::now() + self.outbox.lease / 10;
+        link.beat().await
+    }
+
+    fn keep_in(&self) -> Duration {
+        let due = |link: &Link| link.beat_at.saturating_duration_since(Instant::now());
+        self.link.as_ref().map_or(self.outbox.lease / 3, due)
+    }
+
+    fn holds(&self) -> bool {
+        !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
+    }
+
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+        if self.outstanding.is_some() {
+            return Ok(Pruned::default());
+        }
+        self.surely(async |this| {
+            this.ready().await?;
+            match &mut this.link {
+                Some(link) => link.prune(older_than).await,
+                None => Ok(Pruned::default()),
+            }
+        })
+        .await
+    }
+
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        self.surely(async |this| {
+            this.ready().await?;
+            match &mut this.link {
+                Some(link) => link.lag().await,
+                None => Ok(Lag::default()),
+            }
+        })
+        .await
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.outstanding = None;
+        match self.link.take() {
+            Some(link) if link.session.is_open() => link.leave().await,
+            _ => Ok(()),
+        }
+    }
+}

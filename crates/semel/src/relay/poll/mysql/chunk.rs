@@ -1,0 +1,185 @@
+//! The events of a batch: found, written down, read, done.
+
+use std::sync::Arc;
+
+use sqlx::mysql::MySqlRow;
+use uuid::Uuid;
+
+use super::link::{Link, NOW, Place, get};
+use crate::relay::poll::aside::Aside;
+use crate::relay::poll::row::Columns;
+use crate::relay::source::{Pending, SourceError};
+use crate::store::mysql::literal;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// What an event's order is kept by.
+pub(super) const KEY: &str = "COALESCE(o.`key`, o.aggregate_id, o.id)";
+
+/// The event, in the first twelve columns. Converted, because the driver takes text in a binary collation for bytes.
+pub(super) const EVENT: &str = "CONVERT(o.id USING utf8mb4), CONVERT(o.topic USING utf8mb4), \
+    CONVERT(o.type USING utf8mb4), CONVERT(o.`key` USING utf8mb4), CONVERT(o.aggregate_type USING utf8mb4), \
+    CONVERT(o.aggregate_id USING utf8mb4), CONVERT(o.content_type USING utf8mb4), \
+    CONVERT(o.headers USING utf8mb4), CONVERT(o.idempotency_key USING utf8mb4), \
+    CONVERT(o.trace_parent USING utf8mb4), o.intent, o.payload";
+
+/// Parts and how far, with each event its part and number, and the events.
+pub(super) type Chunk = (Vec<Place>, Vec<(i16, i64)>, Vec<Pending>);
+
+impl Link {
+    /// The chunk that is written down, or the next one, which then is.
+    pub(super) async fn chunk(&mut self) -> Result<Option<Chunk>, SourceError> {
+        let mut noted: Vec<Place> =
+            self.places.iter().copied().filter(|place| place.noted.is_some()).collect();
+        if noted.is_empty() {
+            noted = self.find().await?;
+            if noted.is_empty() {
+                return Ok(None);
+            }
+            let cases: Vec<String> = noted
+                .iter()
+                .map(|place| format!("WHEN {} THEN {}", place.part, place.noted.unwrap_or(place.after)))
+                .collect();
+            let cursor = format!("until_n = CASE part {} END", cases.join(" "));
+            self.fenced(&noted, &cursor, &[]).await?;
+            for place in &mut self.places {
+                if let Some(found) = noted.iter().find(|found| found.part == place.part) {
+                    place.noted = found.noted;
+                }
+            }
+        }
+        let selects: Vec<String> = noted
+            .iter()
+            .map(|place| {
+                format!(
+                    "(SELECT {EVENT}, o.part, o.n, EXISTS (SELECT 1 FROM semel_outbox_parked_key p
+                          WHERE p.hash = UNHEX(SHA2({KEY}, 256)))
+                      FROM semel_outbox o WHERE o.part = {} AND o.n > {} AND o.n <= {} ORDER BY o.n)",
+                    place.part,
+                    place.after,
+                    place.noted.unwrap_or(place.after)
+                )
+            })
+            .collect();
+        // Apart, because a union need not keep the order of its parts.
+        let (mut numbers, mut events) = (Vec::new(), Vec::new());
+        for row in &self.rows(&selects.join("; ")).await? {
+            numbers.push((get(row, 12)?, get(row, 13)?));
+            let held = get::<i64>(row, 14)? != 0;
+            events.push(Pending { event: Arc::new(columns(row)?.event()), held });
+        }
+        Ok(Some((noted, numbers, events)))
+    }
+
+    /// How far the next chunk goes in each part, by the sizes alone.
+    async fn find(&mut self) -> Result<Vec<Place>, SourceError> {
+        let count = self.places.len();
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let bounds = self.outbox.bounds;
+        let most = (bounds.events_max / count * 2).clamp(1, bounds.events_max);
+        self.turn = (self.turn + 1) % count;
+        let mut places = self.places.clone();
+        places.rotate_left(self.turn);
+        let looks: Vec<String> = places
+            .iter()
+            .map(|place| {
+                format!(
+                    "(SELECT part, n, LENGTH(payload) FROM semel_outbox WHERE part = {} AND n > {}
+                      ORDER BY n LIMIT {most})",
+                    place.part, place.after
+                )
+            })
+            .collect();
+        let mut sizes: Vec<(i16, i64, i64)> = Vec::new();
+        for row in &self.rows(&looks.join(" UNION ALL ")).await? {
+            sizes.push((get(row, 0)?, get(row, 1)?, get(row, 2)?));
+        }
+        let (mut events, mut bytes) = (0, 0);
+        for place in &mut places {
+            let mut of_part: Vec<_> = sizes.iter().filter(|(part, ..)| *part == place.part).collect();
+            of_part.sort_unstable();
+            for (_, n, size) in of_part {
+                if events >= bounds.events_max || bytes >= bounds.bytes_max {
+                    break;
+                }
+                events += 1;
+                bytes += usize::try_from(*size).unwrap_or(0);
+                place.noted = Some(*n);
+            }
+        }
+        places.retain(|place| place.noted.is_some());
+        Ok(places)
+    }
+
+    /// The chunk is published, but for what is set aside: places in `numbers`.
+    pub(super) async fn advance(
+        &mut self,
+        places: &[Place],
+        numbers: &[(i16, i64)],
+        aside: &Aside,
+    ) -> Result<(), SourceError> {
+        let mut also = Vec::new();
+        for (at, index) in aside.seqs.iter().enumerate() {
+            let Some((part, n)) = usize::try_from(*index).ok().and_then(|index| numbers.get(index)) else {
+                continue;
+            };
+            let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
+            let error = aside.errors.get(at).cloned().flatten();
+            let key = if flag(&aside.alone) { "o.id" } else { KEY };
+            if error.is_some() {
+                let due = if flag(&aside.for_good) {
+                    "NULL".to_owned()
+                } else {
+                    format!("{NOW} + {}", self.outbox.retry.as_millis())
+                };
+                also.push(format!(
+                    "INSERT INTO semel_outbox_parked_key (hash, part, due_at)
+                     SELECT UNHEX(SHA2({key}, 256)), {part}, {due} FROM semel_outbox o
+                     WHERE o.part = {part} AND o.n = {n} ON DUPLICATE KEY UPDATE part = VALUES(part)"
+                ));
+            }
+            let error = error.map_or_else(|| "NULL".to_owned(), |error| literal::text(&error));
+            also.push(format!(
+                "INSERT INTO semel_outbox_parked
+                     (hash, parked_key, error, made_at, id, topic, type, `key`, aggregate_type, aggregate_id,
+                      content_type, headers, idempotency_key, trace_parent, intent, payload)
+                 SELECT UNHEX(SHA2({key}, 256)), {key}, {error}, o.made_at, o.id, o.topic, o.type, o.`key`,
+                        o.aggregate_type, o.aggregate_id, o.content_type, o.headers, o.idempotency_key, o.trace_parent,
+                        o.intent, o.payload
+                 FROM semel_outbox o WHERE o.part = {part} AND o.n = {n}"
+            ));
+        }
+        // Set from left to right.
+        self.fenced(places, "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
+        for place in &mut self.places {
+            if let Some(done) = places.iter().find(|done| done.part == place.part) {
+                place.after = done.noted.unwrap_or(place.after);
+                place.noted = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
+    let id: String = get(row, 0)?;
+    let unreadable = |error: uuid::Error| {
+        let message = format!("the event {id:?} has no UUID for its id; look at it in semel_outbox");
+        StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error)
+    };
+    Ok(Columns {
+        id: Uuid::parse_str(&id).map_err(unreadable)?,
+        topic: get(row, 1)?,
+        kind: get(row, 2)?,
+        key: get(row, 3)?,
+        aggregate_type: get(row, 4)?,
+        aggregate_id: get(row, 5)?,
+        content_type: get(row, 6)?,
+        headers: get(row, 7)?,
+        idempotency_key: get(row, 8)?,
+        trace_parent: get(row, 9)?,
+        intent: get(row, 10)?,
+        payload: get(row, 11)?,
+    })
+}

@@ -1,0 +1,282 @@
+//! A connection of a source: its lease, and the parts that are its own.
+
+use std::time::{Duration, Instant};
+
+use sqlx::mysql::MySqlRow;
+use sqlx::{Decode, MySql, Row, Type};
+
+use super::MysqlOutbox;
+use crate::relay::poll::share;
+use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
+use crate::store::mysql::literal;
+use crate::store::mysql::session::{Brought, Session};
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// The server's clock in ms.
+pub(super) const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)";
+const BITE: u64 = 1_000;
+const BITES_MAX: u32 = 20;
+const COUNT_MAX: u64 = 10_000;
+
+/// How far a part has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub(super) part: i16,
+    pub(super) epoch: i64,
+    pub(super) after: i64,
+    pub(super) noted: Option<i64>,
+}
+
+pub(super) struct Link {
+    pub(super) session: Session,
+    pub(super) outbox: MysqlOutbox,
+    me: String,
+    pub(super) lineage: String,
+    pub(super) places: Vec<Place>,
+    pub(super) ours_until: Instant,
+    pub(super) beat_at: Instant,
+    others: Vec<String>,
+    /// Which part comes first, so that none is always last.
+    pub(super) turn: usize,
+}
+
+impl Link {
+    pub(super) async fn open(outbox: &MysqlOutbox, me: &str) -> Result<Self, SourceError> {
+        let session =
+            outbox.dial.open().await.map_err(|trouble| trouble.explain(&outbox.server, Fate::NotApplied))?;
+        let now = Instant::now();
+        let mut link = Self {
+            session,
+            outbox: outbox.clone(),
+            me: me.to_owned(),
+            lineage: String::new(),
+            places: Vec::new(),
+            ours_until: now,
+            beat_at: now,
+            others: Vec::new(),
+            turn: 0,
+        };
+        let rows = link
+            .rows(
+                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only
+                 FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
+                 GROUP BY m.lineage, c.lineage",
+            )
+            .await?;
+        for row in &rows {
+            let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
+            let (one, other) = (Lineage::read(&found), stored.as_deref().map(Lineage::read));
+            match other {
+                Some(stored) if !stored.matches(&one) => {
+                    return Err(SourceError::Lineage { stored, found: one });
+                }
+                _ => link.lineage = found,
+            }
+            if get::<i64>(row, 2)? != 0 {
+                let message = format!("{} is read-only, a replica perhaps; name the primary", outbox.server);
+                return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).into());
+            }
+        }
+        Ok(link)
+    }
+
+    /// Sends statements in one packet.
+    pub(super) async fn run(&mut self, text: String) -> Result<Vec<Brought>, SourceError> {
+        let failed = match self.session.run(text).await {
+            Ok(brought) => return Ok(brought),
+            Err(failed) => failed,
+        };
+        Err(failed.trouble.explain(&self.outbox.server, Fate::InDoubt).into())
+    }
+
+    pub(super) async fn rows(&mut self, text: &str) -> Result<Vec<MySqlRow>, SourceError> {
+        Ok(self.run(text.to_owned()).await?.into_iter().flat_map(|brought| brought.rows).collect())
+    }
+
+    /// Changes something under the epochs of these parts, or nothing. `cursor` is what is set in their rows.
+    pub(super) async fn fenced(
+        &mut self,
+        places: &[Place],
+        cursor: &str,
+        also: &[String],
+    ) -> Result<(), SourceError> {
+        let fence: Vec<String> =
+            places.iter().map(|place| format!("({},{})", place.part, place.epoch)).collect();
+        let fence = fence.join(",");
+        let text = format!(
+            "START TRANSACTION; UPDATE semel_outbox_cursor SET {cursor} WHERE (part, epoch) IN ({fence})"
+        );
+        let brought = self.run(text).await?;
+        let matched = brought.last().map_or(0, |brought| brought.matched);
+        if matched != places.len() as u64 {
+            self.session.roll_back().await;
+            return Err(SourceError::Fenced);
+        }
+        let mut text = also.join("; ");
+        text.push_str(if also.is_empty() { "COMMIT" } else { "; COMMIT" });
+        self.run(text).await.map(drop)
+    }
+
+    /// Renews the lease.
+    pub(super) async fn beat(&mut self) -> Result<(), SourceError> {
+        let asked = Instant::now();
+        let (me, lease) = (literal::text(&self.me), self.outbox.lease);
+        let text = format!(
+            "INSERT INTO semel_outbox_relay VALUES ({me}, {NOW} + {ms})
+                 ON DUPLICATE KEY UPDATE lease_until = VALUES(lease_until);
+             DELETE FROM semel_outbox_relay WHERE lease_until < {NOW} - 3600000;
+             SELECT CONVERT(id USING utf8mb4) FROM semel_outbox_relay WHERE lease_until > {NOW} AND id <> {me};
+             SELECT CONVERT(lineage USING utf8mb4) FROM semel_outbox_meta",
+            ms = lease.as_millis()
+        );
+        let mut brought = self.run(text).await?.into_iter().skip(2);
+        let others = brought.next().unwrap_or_default().rows;
+        self.others = others.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
+        let found: String = match brought.next().unwrap_or_default().rows.first() {
+            Some(row) => get(row, 0)?,
+            None => String::new(),
+        };
+        if found != self.lineage {
+            let [stored, found] = [&self.lineage, &found].map(|text| Lineage::read(text));
+            return Err(SourceError::Lineage { stored, found });
+        }
+        self.ours_until = asked + lease * 7 / 8;
+        self.beat_at = asked + lease / 3;
+        Ok(())
+    }
+
+    /// Gives back the parts that fall to others now, and takes those that fall to us. Not while a batch is on its way.
+    pub(super) async fn balance(&mut self) -> Result<(), SourceError> {
+        let place = self.others.iter().filter(|other| **other < self.me).count();
+        let share = share(place, self.others.len() + 1);
+        let (kept, extra): (Vec<Place>, Vec<Place>) =
+            self.places.iter().partition(|place| share.contains(&place.part));
+        for place in &extra {
+            let free = format!(
+                "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
+                place.part, place.epoch
+            );
+            self.run(free).await?;
+        }
+        self.places = kept;
+        let missing: Vec<String> = share
+            .iter()
+            .filter(|part| !self.places.iter().any(|place| place.part == **part))
+            .map(ToString::to_string)
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let (me, parts, lineage) = (literal::text(&self.me), missing.join(","), literal::text(&self.lineage));
+        let text = format!(
+            "UPDATE semel_outbox_cursor c SET owner = {me}, epoch = epoch + 1, lineage = COALESCE(lineage, {lineage})
+             WHERE part IN ({parts}) AND (owner IS NULL OR owner = {me} OR NOT EXISTS (
+                 SELECT 1 FROM semel_outbox_relay r WHERE r.id = c.owner AND r.lease_until > {NOW}));
+             SELECT part, epoch, after_n, until_n FROM semel_outbox_cursor WHERE owner = {me} AND part IN ({parts})"
+        );
+        let taken = self.run(text).await?.pop().unwrap_or_default().rows;
+        if taken.len() < missing.len() {
+            // Somebody is about to give them back.
+            self.beat_at = self.beat_at.min(Instant::now() + self.outbox.lease / 10);
+        }
+        for row in &taken {
+            self.places.push(Place {
+                part: get(row, 0)?,
+                epoch: get(row, 1)?,
+                after: get(row, 2)?,
+                noted: get(row, 3)?,
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives everything back.
+    pub(super) async fn leave(mut self) -> Result<(), SourceError> {
+        let me = literal::text(&self.me);
+        let mut text = format!("DELETE FROM semel_outbox_relay WHERE id = {me}");
+        for place in &self.places {
+            text.push_str(&format!(
+                "; UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
+                place.part, place.epoch
+            ));
+        }
+        self.run(text).await?;
+        self.session.close().await;
+        Ok(())
+    }
+
+    /// What is published and old, a bite at a time and part by part.
+    pub(super) async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+        let mut pruned = Pruned::default();
+        for place in self.places.clone() {
+            for _ in 0..BITES_MAX {
+                let bite = format!(
+                    "DELETE FROM semel_outbox WHERE part = {} AND n <= {}
+                     AND made_at < SYSDATE(3) - INTERVAL {} * 1000 MICROSECOND ORDER BY n LIMIT {BITE}",
+                    place.part,
+                    place.after,
+                    older_than.as_millis()
+                );
+                let gone = self.run(bite).await?.pop().unwrap_or_default().matched;
+                pruned.rows += gone;
+                if Instant::now() >= self.beat_at {
+                    self.beat().await?;
+                }
+                if gone < BITE {
+                    break;
+                }
+            }
+        }
+        Ok(pruned)
+    }
+
+    pub(super) async fn lag(&mut self) -> Result<Lag, SourceError> {
+        let mut lag = Lag { lanes: u32::try_from(self.places.len()).unwrap_or(0), ..Lag::default() };
+        for place in self.places.clone() {
+            let text = format!(
+                "SELECT COUNT(*), {NOW} - CAST(UNIX_TIMESTAMP(MIN(made_at)) * 1000 AS SIGNED) FROM (
+                     SELECT made_at FROM semel_outbox WHERE part = {} AND n > {} ORDER BY n LIMIT {COUNT_MAX}) waiting",
+                place.part, place.after
+            );
+            for row in &self.rows(&text).await? {
+                let (events, oldest): (i64, Option<i64>) = (get(row, 0)?, get(row, 1)?);
+                lag.events = (lag.events + events.unsigned_abs()).min(COUNT_MAX);
+                lag.oldest = lag.oldest.max(oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())));
+            }
+        }
+        let parked =
+            format!("SELECT COUNT(*) FROM (SELECT n FROM semel_outbox_parked LIMIT {COUNT_MAX}) parked");
+        for row in &self.rows(&parked).await? {
+            lag.parked = get::<i64>(row, 0)?.unsigned_abs();
+        }
+        Ok(lag)
+    }
+}
+
+impl MysqlOutbox {
+    /// Takes these tables for the right ones from here on. Relays that run are fenced.
+    pub async fn rebase(&self, rebase: Rebase) -> Result<(), SourceError> {
+        let after = match rebase {
+            Rebase::Everything => "0",
+            Rebase::FromNow => {
+                "(SELECT p.n FROM semel_outbox_part p WHERE p.part = semel_outbox_cursor.part)"
+            }
+        };
+        let text = format!(
+            "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = NULL, until_n = NULL, after_n = {after},
+             lineage = (SELECT m.lineage FROM semel_outbox_meta m)"
+        );
+        self.ask(text).await.map(drop)
+    }
+}
+
+/// A column of an answer.
+pub(super) fn get<'r, T: Decode<'r, MySql> + Type<MySql>>(
+    row: &'r MySqlRow,
+    at: usize,
+) -> Result<T, StoreError> {
+    row.try_get(at).map_err(|error| {
+        let message = "an answer about semel_outbox makes no sense; look at its tables";
+        StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error.to_string())
+    })
+}

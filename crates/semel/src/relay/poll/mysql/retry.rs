@@ -1,0 +1,94 @@
+//! Parked events that are due: tried again, in the order of their keys.
+
+use std::sync::Arc;
+
+use super::chunk::{EVENT, columns};
+use super::link::{Link, NOW, Place, get};
+use crate::relay::poll::OF_KEY_MAX;
+use crate::relay::poll::aside::{Retried, Tried};
+use crate::relay::source::{Pending, Settled, SourceError};
+use crate::store::mysql::literal;
+
+impl Link {
+    /// What is due of our parts, by the hashes of the keys in hexadecimal digits.
+    pub(super) async fn due(&mut self) -> Result<(Tried, Vec<Place>, Vec<Pending>), SourceError> {
+        let (mut tried, mut parts, mut events, mut bytes) = (Tried::default(), Vec::new(), Vec::new(), 0);
+        let owned: Vec<String> = self.places.iter().map(|place| place.part.to_string()).collect();
+        if owned.is_empty() {
+            return Ok((tried, parts, events));
+        }
+        let due = format!(
+            "SELECT HEX(hash), part FROM semel_outbox_parked_key WHERE due_at <= {NOW} AND part IN ({})
+             ORDER BY due_at LIMIT 100",
+            owned.join(",")
+        );
+        for row in &self.rows(&due).await? {
+            let (hash, part): (String, i16) = (get(row, 0)?, get(row, 1)?);
+            if let Some(place) = self.places.iter().find(|place| place.part == part)
+                && !parts.contains(place)
+            {
+                parts.push(*place);
+            }
+            let text = format!(
+                "SELECT {EVENT}, o.n FROM semel_outbox_parked o WHERE o.hash = UNHEX('{hash}')
+                 ORDER BY o.n LIMIT {OF_KEY_MAX}"
+            );
+            let rows = self.rows(&text).await?;
+            if rows.is_empty() {
+                tried.empty.push(hash);
+                continue;
+            }
+            for row in &rows {
+                let event = columns(row)?.event();
+                bytes += event.payload().len();
+                events.push(Pending { event: Arc::new(event), held: false });
+                tried.ns.push(get(row, 12)?);
+                tried.keys.push(hash.clone());
+            }
+            if bytes >= self.outbox.bounds.bytes_max {
+                break;
+            }
+        }
+        Ok((tried, parts, events))
+    }
+
+    /// What became of them.
+    pub(super) async fn retried(
+        &mut self,
+        tried: &Tried,
+        parts: &[Place],
+        settled: &[Settled],
+    ) -> Result<(), SourceError> {
+        let retried = Retried::of(tried, settled);
+        let mut also = Vec::new();
+        if !retried.confirmed.is_empty() {
+            let gone: Vec<String> = retried.confirmed.iter().map(ToString::to_string).collect();
+            also.push(format!("DELETE FROM semel_outbox_parked WHERE n IN ({})", gone.join(",")));
+        }
+        for (n, error) in retried.failed.iter().zip(&retried.errors) {
+            let error = literal::text(error);
+            also.push(format!("UPDATE semel_outbox_parked SET error = {error} WHERE n = {n}"));
+        }
+        let retry_ms = self.outbox.retry.as_millis();
+        for (hash, for_good) in retried.later.iter().zip(&retried.for_good) {
+            let due = if *for_good {
+                "NULL".to_owned()
+            } else {
+                format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), 3600000)")
+            };
+            also.push(format!(
+                "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = {due} WHERE hash = UNHEX('{hash}')"
+            ));
+        }
+        for hash in &retried.on {
+            also.push(format!(
+                "UPDATE semel_outbox_parked_key SET tries = 0, due_at = {NOW} WHERE hash = UNHEX('{hash}')"
+            ));
+            also.push(format!(
+                "DELETE FROM semel_outbox_parked_key WHERE hash = UNHEX('{hash}') AND NOT EXISTS (
+                     SELECT 1 FROM semel_outbox_parked p WHERE p.hash = UNHEX('{hash}'))"
+            ));
+        }
+        self.fenced(parts, "epoch = epoch", &also).await
+    }
+}

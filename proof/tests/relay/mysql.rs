@@ -1,0 +1,222 @@
+//! In MariaDB: the numbers of a part, in the order of commits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use semel::outbox::{self, append_tx};
+use semel::relay::poll::mysql::MysqlOutbox;
+use semel::relay::{Rebase, Settled, Source, SourceError};
+use semel::tx::driver::Dialect;
+use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use sqlx::{AssertSqlSafe, Executor, Row};
+use testkit::services::{Lease, Service, require};
+
+use crate::sink::TestSink;
+use crate::world::{Running, corner, drained, event, quick};
+
+const LEASE: Duration = Duration::from_millis(400);
+
+struct Maria {
+    pool: MySqlPool,
+    outbox: MysqlOutbox,
+    database: String,
+    _lease: Lease,
+}
+
+impl Maria {
+    /// `None` when the run goes without MariaDB.
+    async fn new() -> Option<Self> {
+        let lease = require(Service::Mariadb)?;
+        let database = corner();
+        let server = MySqlPool::connect(lease.url()).await.unwrap();
+        server.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
+        let base = lease.url().rsplit_once('/').unwrap().0;
+        let url = format!("{base}/{database}");
+        let pool = MySqlPoolOptions::new().max_connections(16).connect(&url).await.unwrap();
+        sqlx::raw_sql(outbox::schema(Dialect::Mysql)).execute(&pool).await.unwrap();
+        let outbox = MysqlOutbox::new(&url).unwrap().lease(LEASE);
+        Some(Self { pool, outbox, database, _lease: lease })
+    }
+
+    async fn append(&self, events: &[(&str, &str)]) {
+        for (key, text) in events {
+            let mut tx = self.pool.begin().await.unwrap();
+            append_tx(&mut tx, &event(key, text)).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+    }
+
+    async fn end(self) {
+        self.pool.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.database))).await.unwrap();
+        self.pool.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
+    let Some(world) = Maria::new().await else { return };
+    world.append(&[("a", "1"), ("a", "2"), ("a", "3")]).await;
+    let outbox = world.outbox.clone().batch_max(1, 1 << 20);
+    let (mut first, mut second) = (outbox.source(), outbox.source());
+    let batch = first.next().await.unwrap().unwrap();
+    assert_eq!(batch.events.len(), 1);
+    assert_eq!(first.next().await.unwrap().unwrap().position, batch.position);
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(!first.holds());
+    let again = second.next().await.unwrap().unwrap();
+    assert_eq!(again.position, batch.position);
+    assert_eq!(again.events[0].event.id(), batch.events[0].event.id());
+    second.done(&[Settled::Confirmed]).await.unwrap();
+    second.next().await.unwrap().unwrap();
+    let word = first.done(&[Settled::Confirmed]).await;
+    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    drop(second);
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(drained(&mut outbox.source()).await, ["2", "3"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_parked_key_waits_and_the_others_go_on() {
+    let Some(world) = Maria::new().await else { return };
+    let outbox = world.outbox.clone();
+    world.append(&[("ä", "a1"), ("b", "b1"), ("ä", "a2")]).await;
+    let sink = TestSink::default();
+    sink.state().refused.insert("a1".into());
+    let relay = Running::start(outbox.source(), &sink, quick());
+    sink.wait_for(1).await;
+    world.append(&[("ä", "a3"), ("b", "b2")]).await;
+    sink.wait_for(2).await;
+    while outbox.parked(None, 10).await.unwrap().len() < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let parked = outbox.parked(Some("ä"), 10).await.unwrap();
+    assert_eq!(parked[0].error.as_deref(), Some("the broker does not want it"));
+    assert_eq!((parked[1].error.clone(), parked[1].event.payload().as_ref()), (None, &b"a2"[..]));
+    sink.state().refused.clear();
+    assert_eq!(outbox.retry(Some("ä")).await.unwrap(), 1);
+    sink.wait_for(5).await;
+    world.append(&[("ä", "a4")]).await;
+    sink.wait_for(6).await;
+    assert_eq!(sink.first_of_each()["ä"], ["a1", "a2", "a3", "a4"]);
+    // One that is skipped is gone, and its key is free.
+    sink.state().refused.insert("c1".into());
+    world.append(&[("c", "c1")]).await;
+    let parked = loop {
+        let parked = outbox.parked(None, 10).await.unwrap();
+        if !parked.is_empty() {
+            break parked;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    assert!(outbox.skip(parked[0].id()).await.unwrap());
+    assert!(!outbox.skip(parked[0].id()).await.unwrap());
+    world.append(&[("c", "c2")]).await;
+    sink.wait_for(7).await;
+    assert_eq!(sink.first_of_each()["c"], ["c2"]);
+    relay.stop().await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_and_nothing_is_overtaken() {
+    let Some(world) = Maria::new().await else { return };
+    let outbox = world.outbox.clone().batch_max(20, 1 << 20);
+    world.pool.execute("CREATE TABLE counter (k varchar(9) PRIMARY KEY, n bigint NOT NULL)").await.unwrap();
+    let rows: Vec<String> = (0..40).map(|n| format!("('k{n}', 0)")).collect();
+    let fill = format!("INSERT INTO counter VALUES {}", rows.join(","));
+    world.pool.execute(AssertSqlSafe(fill)).await.unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..8)
+        .map(|_| {
+            let (pool, over) = (world.pool.clone(), over.clone());
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let mut tx = pool.begin().await.unwrap();
+                    let key = format!("k{}", fastrand::u32(0..40));
+                    let add = format!("UPDATE counter SET n = n + 1 WHERE k = '{key}'");
+                    tx.execute(AssertSqlSafe(add)).await.unwrap();
+                    let look = format!("SELECT n FROM counter WHERE k = '{key}'");
+                    let n: i64 = tx.fetch_one(AssertSqlSafe(look)).await.unwrap().get(0);
+                    append_tx(&mut tx, &event(&key, &n.to_string())).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(0..8))).await;
+                    if fastrand::u32(0..5) > 0 {
+                        tx.commit().await.unwrap();
+                    } else {
+                        tx.rollback().await.unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    let sink = TestSink::default();
+    sink.state().fail_percent = 3;
+    for _ in 0..8 {
+        let relays = [0, 1].map(|_| Running::start(outbox.source(), &sink, quick().tries_max(1_000)));
+        tokio::time::sleep(Duration::from_millis(fastrand::u64(100..900))).await;
+        for relay in relays {
+            if fastrand::bool() {
+                relay.kill().await;
+            } else {
+                relay.stop().await;
+            }
+        }
+    }
+    over.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    sink.state().fail_percent = 0;
+    let relay = Running::start(outbox.source(), &sink, quick());
+    let rows = sqlx::query("SELECT k, n FROM counter WHERE n > 0").fetch_all(&world.pool).await.unwrap();
+    let committed: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    sink.wait_for(usize::try_from(committed.iter().map(|(_, n)| n).sum::<i64>()).unwrap()).await;
+    relay.stop().await;
+    let told = sink.first_of_each();
+    for (key, n) in &committed {
+        assert_eq!(told[key], (1..=*n).map(|n| n.to_string()).collect::<Vec<_>>(), "{key}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
+    let Some(world) = Maria::new().await else { return };
+    let mut source = world.outbox.clone().lease(Duration::from_secs(30)).source();
+    world.append(&[("a", "1"), ("b", "2"), ("a", "3")]).await;
+    assert_eq!(source.prune(Duration::ZERO).await.unwrap().rows, 0);
+    assert_eq!(source.lag().await.unwrap().events, 3);
+    assert_eq!(drained(&mut source).await.len(), 3);
+    world.append(&[("a", "4"), ("b", "5")]).await;
+    let lag = source.lag().await.unwrap();
+    assert_eq!((lag.events, lag.parked, lag.oldest.is_some(), lag.lanes), (2, 0, true, 16));
+    assert_eq!(source.prune(Duration::from_secs(3600)).await.unwrap().rows, 0);
+    assert_eq!(source.prune(Duration::ZERO).await.unwrap().rows, 3);
+    let mut left = drained(&mut source).await;
+    left.sort();
+    assert_eq!(left, ["4", "5"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn another_lineage_stops_it_until_a_person_decides() {
+    let Some(world) = Maria::new().await else { return };
+    world.append(&[("a", "1")]).await;
+    let all = async || {
+        let mut source = world.outbox.source();
+        let told = drained(&mut source).await;
+        source.leave().await.unwrap();
+        told
+    };
+    assert_eq!(all().await, ["1"]);
+    world.pool.execute("UPDATE semel_outbox_meta SET lineage = UUID()").await.unwrap();
+    let refused = world.outbox.source().next().await.unwrap_err();
+    assert!(matches!(refused, SourceError::Lineage { .. }), "{refused}");
+    world.outbox.rebase(Rebase::Everything).await.unwrap();
+    assert_eq!(all().await, ["1"]);
+    world.outbox.rebase(Rebase::FromNow).await.unwrap();
+    world.append(&[("a", "2")]).await;
+    assert_eq!(all().await, ["2"]);
+    world.end().await;
+}
