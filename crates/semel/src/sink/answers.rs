@@ -35,6 +35,11 @@ impl<'a> Answers<'a> {
             && event.ordered_by().is_some_and(|key| self.held.contains(&(event.topic(), key)))
     }
 
+    /// Whether the `n`th event is known to be there.
+    pub(super) fn is_confirmed(&self, n: usize) -> bool {
+        self.of[n] == Some(Published::Confirmed)
+    }
+
     /// As many answers as events.
     pub(super) fn finish(self) -> Vec<Published> {
         let unheard = || Published::Failed(SinkError::maybe_published("nothing was heard of it"));

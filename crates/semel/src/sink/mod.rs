@@ -11,11 +11,29 @@ use uuid::Uuid;
 
 use crate::outbox::Event;
 
-#[cfg(feature = "kafka")]
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "webhook"
+))]
+// Each sink uses its part of it.
+#[cfg_attr(not(all(feature = "kafka", feature = "redis")), allow(dead_code))]
 mod answers;
 pub mod headers;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "webhook"))]
+mod lanes;
+#[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis_stream;
+#[cfg(feature = "webhook")]
+pub mod webhook;
 
 /// Takes events for a broker.
 ///

@@ -7,14 +7,10 @@ use std::time::Duration;
 use semel::outbox::Event;
 use semel::sink::kafka::{Compression, KafkaSink, MissingTopic};
 use semel::sink::{Published, Sink};
-use testkit::services::{Service, alone, kafka, require};
+use testkit::services::{Service, alone, require};
 
-use super::reader;
-use crate::{event, unique};
-
-fn confirmed(answers: &[Published]) -> bool {
-    answers.iter().all(|answer| *answer == Published::Confirmed)
-}
+use super::{judge, reader};
+use crate::{confirmed, event, unique};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_goes_where_the_java_client_sends_it() {
@@ -92,7 +88,7 @@ async fn a_missing_topic_is_refused_or_waited_for_as_configured() {
     let mut making = options().timeout(Duration::from_secs(20)).open().unwrap();
     assert!(confirmed(&making.publish(&one).await));
     assert!(confirmed(&waiting.publish(&one).await));
-    assert_eq!(kafka::console_consumer(broker.url(), &topic, true, 10).unwrap(), ["0", "0"]);
+    assert_eq!(judge(broker.url(), &topic, 2), ["0", "0"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

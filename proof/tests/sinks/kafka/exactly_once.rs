@@ -6,9 +6,9 @@ use std::time::Duration;
 use semel::outbox::Event;
 use semel::sink::kafka::{KafkaOptions, KafkaSink, KafkaTransactions};
 use semel::sink::{Delivery, ExactlyOnce, Sink};
-use testkit::services::{Service, alone, kafka, require};
+use testkit::services::{Service, alone, require};
 
-use super::reader;
+use super::{judge, reader};
 use crate::{event, unique};
 
 fn options(bootstrap: &str, positions: &str) -> KafkaOptions {
@@ -44,7 +44,7 @@ async fn the_position_comes_back_and_is_each_relays_own() {
     another.publish_at(&[], b"other").await.unwrap();
     assert_eq!(text(begun(broker.url(), &positions, &one).await.1.as_deref()), Some("4"));
     assert_eq!(text(begun(broker.url(), &positions, &other).await.1.as_deref()), Some("other"));
-    assert_eq!(kafka::console_consumer(broker.url(), &topic, true, 10).unwrap(), ["1", "2", "3"]);
+    assert_eq!(judge(broker.url(), &topic, 3), ["1", "2", "3"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,7 +76,7 @@ async fn a_zombie_is_fenced_and_its_events_are_not_seen() {
     // Whoever was fenced once stays out until it begins, which it must not without being asked.
     let error = zombie.publish_at(&[event(&topic, "a", 667)], b"667").await.unwrap_err();
     assert!(error.is_maybe_published(), "{error}");
-    assert_eq!(kafka::console_consumer(broker.url(), &topic, true, 10).unwrap(), ["1", "2"]);
+    assert_eq!(judge(broker.url(), &topic, 2), ["1", "2"]);
     assert_eq!(text(begun(broker.url(), &positions, &id).await.1.as_deref()), Some("2"));
 }
 
@@ -102,7 +102,7 @@ async fn a_refused_event_is_named_nothing_is_seen_and_the_sink_goes_on() {
     let error = sink.publish_at(&batch, b"3").await.unwrap_err();
     assert!(!error.is_maybe_published() && !error.is_fenced(), "{error}");
     sink.publish_at(&[batch[0].clone(), batch[2].clone()], b"3").await.unwrap();
-    assert_eq!(kafka::console_consumer(broker.url(), &topic, true, 10).unwrap(), ["1", "1", "2", "3"]);
+    assert_eq!(judge(broker.url(), &topic, 4), ["1", "1", "2", "3"]);
     assert_eq!(text(begun(broker.url(), &positions, &id).await.1.as_deref()), Some("3"));
 }
 
@@ -171,5 +171,5 @@ async fn a_commit_in_doubt_is_decided_by_the_position() {
         sink.publish_at(&[second], b"2").await.unwrap();
     }
     sink.publish_at(&[event(&topic, "a", 3)], b"3").await.unwrap();
-    assert_eq!(kafka::console_consumer(broker.url(), &topic, true, 10).unwrap(), ["1", "2", "3"]);
+    assert_eq!(judge(broker.url(), &topic, 3), ["1", "2", "3"]);
 }

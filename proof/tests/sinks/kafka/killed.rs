@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use semel::crash::{AFTER_SINK_COMMIT, BEFORE_SINK_COMMIT};
 use testkit::child::Child;
-use testkit::services::{Lease, Service, kafka, require};
+use testkit::services::{Lease, Service, require};
 
-use super::reader;
+use super::{judge, reader};
 use crate::{SOON, unique};
 
 const COUNT: usize = 200;
@@ -50,7 +50,7 @@ impl Scene {
     fn judge(&self) {
         for (n, topic) in self.topics.iter().enumerate() {
             let wanted: Vec<usize> = (0..COUNT).filter(|number| number % 2 == n).collect();
-            let lines = kafka::console_consumer(self.broker.url(), topic, true, COUNT * 2).unwrap();
+            let lines = judge(self.broker.url(), topic, wanted.len());
             let mut numbers: Vec<usize> = lines.iter().map(|line| line.parse().unwrap()).collect();
             numbers.sort_unstable();
             assert_eq!(numbers, wanted, "{topic}");

@@ -1,0 +1,240 @@
+//! NATS JetStream: acknowledged by a stream, repeats dropped by it.
+//!
+//! | in the message | from the event |
+//! |---|---|
+//! | subject | its topic |
+//! | `Nats-Msg-Id` | its id: within the stream's duplicate window a repeat is acknowledged and not stored again |
+//! | headers | as everywhere, see [`headers`](super::headers) |
+//!
+//! An event that no stream listens for is not confirmed. With [`stream`](NatsOptions::stream) only that stream may take it.
+//!
+//! What NATS cannot promise: a server acknowledges before the bytes are on the disk unless `sync_interval: always` is set;
+//! a stream with three replicas outlives one that loses power.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::{self, ErrorCode};
+use async_nats::{ConnectOptions, HeaderMap, HeaderName, HeaderValue};
+use tokio::time::{Instant, timeout_at};
+
+use super::answers::Answers;
+use super::headers::{self, Style};
+use super::lanes::Lanes;
+use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use crate::outbox::Event;
+
+/// Headers with which a message tells the server what to do with it: not for events to set.
+const SERVERS_OWN: &str = "nats-";
+
+/// Where and how to publish. See [`NatsSink::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct NatsOptions {
+    url: String,
+    stream: Option<String>,
+    style: Style,
+    timeout: Duration,
+}
+
+impl NatsOptions {
+    /// The stream that has to take the events: whichever listens unless said otherwise.
+    pub fn stream(mut self, stream: &str) -> Self {
+        self.stream = Some(stream.to_owned());
+        self
+    }
+
+    /// Also the attributes of CloudEvents in binary mode, told by this source (a URI reference).
+    pub fn cloud_events(mut self, source: &str) -> Self {
+        self.style = Style::CloudEvents { source: source.to_owned() };
+        self
+    }
+
+    /// The longest that one call takes before it gives up on the broker: 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(100));
+        self
+    }
+
+    /// A sink. It connects when it first publishes.
+    pub fn open(self) -> NatsSink {
+        NatsSink { options: self, context: None, left: false }
+    }
+}
+
+/// Publishes to NATS JetStream.
+///
+/// ```no_run
+/// use semel::sink::nats::NatsSink;
+///
+/// let sink = NatsSink::options("nats://127.0.0.1:4222").stream("payments").open();
+/// # drop(sink);
+/// ```
+pub struct NatsSink {
+    options: NatsOptions,
+    context: Option<jetstream::Context>,
+    /// A call was left before its end: what it sent is not known.
+    left: bool,
+}
+
+impl NatsSink {
+    /// A sink for the server at this `nats://` address.
+    pub fn options(url: &str) -> NatsOptions {
+        NatsOptions {
+            url: url.to_owned(),
+            stream: None,
+            style: Style::Plain,
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    async fn wave(
+        &mut self,
+        events: &[Arc<Event>],
+        wave: &[usize],
+        answers: &mut Answers<'_>,
+        until: Instant,
+    ) {
+        if self.context.is_none() {
+            let connect = ConnectOptions::new().connection_timeout(self.options.timeout);
+            match timeout_at(until, connect.connect(&self.options.url)).await {
+                Ok(Ok(client)) => {
+                    let context = jetstream::context::ContextBuilder::new().timeout(self.options.timeout);
+                    self.context = Some(context.build(client));
+                }
+                failed => {
+                    let told = match failed {
+                        Ok(Err(error)) => format!("NATS could not be reached: {error}"),
+                        _ => "NATS did not answer in time".to_owned(),
+                    };
+                    let answer = Published::Failed(SinkError::not_published(told));
+                    wave.iter().for_each(|&n| answers.set(n, answer.clone()));
+                    return;
+                }
+            }
+        }
+        let Some(context) = &self.context else { return };
+        let mut broken = false;
+        let mut waiting = Vec::with_capacity(wave.len());
+        for &n in wave {
+            let event = &events[n];
+            let headers = match self.headers(event) {
+                Ok(headers) => headers,
+                Err(error) => {
+                    answers.set(n, Published::Refused(error));
+                    continue;
+                }
+            };
+            let mut message =
+                jetstream::message::PublishMessage::build().payload(event.payload().clone()).headers(headers);
+            message = message.message_id(event.id().to_string());
+            if let Some(stream) = &self.options.stream {
+                message = message.expected_stream(stream);
+            }
+            match timeout_at(until, context.send_publish(event.topic().to_owned(), message)).await {
+                Ok(Ok(ack)) => waiting.push((n, ack)),
+                Ok(Err(error)) => answers.set(n, judge(&error, event.topic())),
+                Err(_) => {
+                    broken = true;
+                    answers.set(n, silent());
+                }
+            }
+        }
+        for (n, ack) in waiting {
+            let answer = match timeout_at(until, ack.into_future()).await {
+                Ok(Ok(_)) => Published::Confirmed,
+                Ok(Err(error)) => {
+                    broken |=
+                        matches!(error.kind(), PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe);
+                    judge(&error, events[n].topic())
+                }
+                Err(_) => {
+                    broken = true;
+                    silent()
+                }
+            };
+            answers.set(n, answer);
+        }
+        // The client keeps what it could not send and sends it when it is connected again. It must not outlive our
+        // answer, so it goes with the client.
+        if broken {
+            self.context = None;
+        }
+    }
+
+    fn headers(&self, event: &Event) -> Result<HeaderMap, SinkError> {
+        if event.topic().contains(['*', '>']) {
+            return Err(SinkError::not_published("a subject to publish to has no * and no >"));
+        }
+        let mut map = HeaderMap::new();
+        for (name, text) in headers::of(event, &self.options.style, "ce-") {
+            if name.to_ascii_lowercase().starts_with(SERVERS_OWN) {
+                return Err(SinkError::not_published(format!("the header {name:?} is NATS's own")));
+            }
+            let impossible = |error: &dyn std::fmt::Display| {
+                SinkError::not_published(format!("NATS cannot carry the header {name:?}: {error}"))
+            };
+            let header = HeaderName::from_str(&name).map_err(|error| impossible(&error))?;
+            map.insert(header, HeaderValue::from_str(&text).map_err(|error| impossible(&error))?);
+        }
+        Ok(map)
+    }
+}
+
+impl Sink for NatsSink {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee {
+            delivery: Delivery::Deduplicated,
+            sentence: "NATS JetStream: every event at least once, in the order of its key; a repeat within the stream's \
+                       duplicate window (two minutes unless set) is stored once, after that again, with the same \
+                       Nats-Msg-Id."
+                .to_owned(),
+            broken_by: Vec::new(),
+        }
+    }
+
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        let until = Instant::now() + self.options.timeout;
+        if std::mem::replace(&mut self.left, true) {
+            self.context = None;
+        }
+        let mut answers = Answers::to(events);
+        let mut lanes = Lanes::of(events);
+        loop {
+            let wave = lanes.next(&mut answers);
+            if wave.is_empty() {
+                break;
+            }
+            self.wave(events, &wave, &mut answers, until).await;
+        }
+        self.left = false;
+        answers.finish()
+    }
+}
+
+fn judge(error: &PublishError, topic: &str) -> Published {
+    let code = std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<jetstream::Error>())
+        .map(jetstream::Error::error_code);
+    let told = format!("NATS did not take it for {topic}: {error}");
+    let too_large = [ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM];
+    match error.kind() {
+        PublishErrorKind::MaxPayloadExceeded => Published::Refused(SinkError::not_published(told)),
+        PublishErrorKind::StreamNotFound => {
+            Published::Failed(SinkError::not_published(format!("{told}; make a stream for the subject")))
+        }
+        PublishErrorKind::MaxAckPending => Published::Failed(SinkError::not_published(told)),
+        _ => match code {
+            Some(code) if too_large.contains(&code) => Published::Refused(SinkError::not_published(told)),
+            // The server said no: whatever the reason, it did not store it.
+            Some(_) => Published::Failed(SinkError::not_published(told)),
+            None => Published::Failed(SinkError::maybe_published(told)),
+        },
+    }
+}
+
+fn silent() -> Published {
+    Published::Failed(SinkError::maybe_published("NATS did not acknowledge it in time"))
+}

@@ -1,0 +1,268 @@
+//! RabbitMQ: publisher confirms, mandatory, persistent.
+//!
+//! | in the message | from the event |
+//! |---|---|
+//! | routing key | its topic; in the default exchange that is the name of a queue |
+//! | `message_id`, `type`, `content_type` | its id, type and content type |
+//! | headers | as everywhere, see [`headers`](super::headers) |
+//!
+//! A confirm of a durable queue means on disk, of a quorum queue on the disks of a majority. RabbitMQ acknowledges also
+//! what it could route nowhere, so every message is mandatory, and one that came back is not confirmed.
+//!
+//! **Order.** At most one event of a key is unconfirmed: a queue may reject one message and take the next. Keys do not wait
+//! for each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use tokio::time::{Instant, timeout_at};
+
+use super::answers::Answers;
+use super::headers::{self, Style};
+use super::lanes::Lanes;
+use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use crate::outbox::Event;
+
+const PERSISTENT: u8 = 2;
+/// Longest text of AMQP's short kind.
+const SHORT_BYTES_MAX: usize = 255;
+
+/// What becomes of an event that no queue is bound for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Unroutable {
+    /// It waits until somebody has bound one.
+    #[default]
+    Wait,
+    /// It is refused.
+    Refuse,
+}
+
+/// Where and how to publish. See [`RabbitmqSink::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RabbitmqOptions {
+    url: String,
+    exchange: String,
+    unroutable: Unroutable,
+    timeout: Duration,
+}
+
+impl RabbitmqOptions {
+    /// The exchange, which has to be there: the default one unless said otherwise.
+    pub fn exchange(mut self, exchange: &str) -> Self {
+        self.exchange = exchange.to_owned();
+        self
+    }
+
+    /// Waited for unless said otherwise.
+    pub fn unroutable(mut self, unroutable: Unroutable) -> Self {
+        self.unroutable = unroutable;
+        self
+    }
+
+    /// The longest that one call takes before it gives up on the broker: 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(100));
+        self
+    }
+
+    /// A sink. It connects when it first publishes.
+    pub fn open(self) -> RabbitmqSink {
+        RabbitmqSink { options: self, line: None, left: false }
+    }
+}
+
+/// Publishes to RabbitMQ at least once.
+///
+/// ```no_run
+/// use semel::sink::rabbitmq::RabbitmqSink;
+///
+/// let sink = RabbitmqSink::options("amqp://guest:guest@127.0.0.1:5672/%2f").exchange("payments").open();
+/// # drop(sink);
+/// ```
+pub struct RabbitmqSink {
+    options: RabbitmqOptions,
+    line: Option<(Connection, Channel)>,
+    /// A call was left before its end: what it sent is not known.
+    left: bool,
+}
+
+impl RabbitmqSink {
+    /// A sink for the broker at this `amqp://` address.
+    pub fn options(url: &str) -> RabbitmqOptions {
+        RabbitmqOptions {
+            url: url.to_owned(),
+            exchange: String::new(),
+            unroutable: Unroutable::Wait,
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    async fn connect(&self) -> Result<(Connection, Channel), lapin::Error> {
+        let connection = Connection::connect(&self.options.url, ConnectionProperties::default()).await?;
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok((connection, channel))
+    }
+
+    /// Sends one wave and waits for its confirms. After an answer that says the channel is gone, so is it here.
+    async fn wave(
+        &mut self,
+        events: &[Arc<Event>],
+        wave: &[usize],
+        answers: &mut Answers<'_>,
+        until: Instant,
+    ) {
+        if self.line.is_none() {
+            match timeout_at(until, self.connect()).await {
+                Ok(Ok(line)) => self.line = Some(line),
+                failed => {
+                    let told = match failed {
+                        Ok(Err(error)) => format!("RabbitMQ could not be reached: {error}"),
+                        _ => "RabbitMQ did not answer in time".to_owned(),
+                    };
+                    let answer = Published::Failed(SinkError::not_published(told));
+                    wave.iter().for_each(|&n| answers.set(n, answer.clone()));
+                    return;
+                }
+            }
+        }
+        let Some((_, channel)) = &self.line else { return };
+        let mut waiting = Vec::with_capacity(wave.len());
+        for &n in wave {
+            let event = &events[n];
+            let sent = match message(event) {
+                Err(error) => {
+                    answers.set(n, Published::Refused(error));
+                    continue;
+                }
+                Ok((key, properties)) => channel.basic_publish(
+                    short(&self.options.exchange).unwrap_or_default(),
+                    key,
+                    BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() },
+                    event.payload(),
+                    properties,
+                ),
+            };
+            match timeout_at(until, sent).await {
+                Ok(Ok(confirm)) => waiting.push((n, confirm)),
+                Ok(Err(error)) => answers.set(n, doubtful(&error)),
+                Err(_) => answers.set(n, silent()),
+            }
+        }
+        let mut broken = waiting.len() < wave.len();
+        for (n, confirm) in waiting {
+            let answer = match timeout_at(until, confirm).await {
+                Ok(Ok(confirmation)) => self.judge(&confirmation, events[n].topic()),
+                Ok(Err(error)) => {
+                    broken = true;
+                    doubtful(&error)
+                }
+                Err(_) => {
+                    broken = true;
+                    silent()
+                }
+            };
+            answers.set(n, answer);
+        }
+        if broken {
+            self.line = None;
+        }
+    }
+
+    fn judge(&self, confirmation: &Confirmation, topic: &str) -> Published {
+        match confirmation {
+            Confirmation::Ack(None) => Published::Confirmed,
+            Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
+                let told = format!(
+                    "RabbitMQ could route it nowhere: {} ({}); bind a queue for {topic:?} to the exchange {:?}",
+                    returned.reply_text, returned.reply_code, self.options.exchange
+                );
+                match self.options.unroutable {
+                    Unroutable::Refuse => Published::Refused(SinkError::not_published(told)),
+                    Unroutable::Wait => Published::Failed(SinkError::not_published(told)),
+                }
+            }
+            // Of several queues one may have taken it.
+            Confirmation::Nack(None) => Published::Failed(SinkError::maybe_published(format!(
+                "a queue for {topic:?} rejected it: is it full, or without a majority?"
+            ))),
+            Confirmation::NotRequested => {
+                Published::Failed(SinkError::maybe_published("no confirm was asked for"))
+            }
+        }
+    }
+}
+
+impl Sink for RabbitmqSink {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee {
+            delivery: Delivery::AtLeastOnce,
+            sentence: "RabbitMQ, publisher confirms: every event at least once, in the order of its key within a queue; \
+                       after a crash or a lost answer more often, with the same message id. As durable as the queue is: \
+                       use quorum queues."
+                .to_owned(),
+            broken_by: Vec::new(),
+        }
+    }
+
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        let until = Instant::now() + self.options.timeout;
+        if std::mem::replace(&mut self.left, true) {
+            self.line = None;
+        }
+        let mut answers = Answers::to(events);
+        let mut lanes = Lanes::of(events);
+        loop {
+            let wave = lanes.next(&mut answers);
+            if wave.is_empty() {
+                break;
+            }
+            self.wave(events, &wave, &mut answers, until).await;
+        }
+        self.left = false;
+        answers.finish()
+    }
+}
+
+fn short(text: &str) -> Option<ShortString> {
+    ShortString::try_new(text).ok()
+}
+
+/// Routing key and properties of an event.
+fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
+    let too_long = |what: &str| {
+        SinkError::not_published(format!(
+            "{what} has more than {SHORT_BYTES_MAX} bytes, which AMQP cannot carry"
+        ))
+    };
+    let mut table = FieldTable::default();
+    for (name, text) in headers::of(event, &Style::Plain, "cloudEvents:") {
+        let name = short(&name).ok_or_else(|| too_long("a header's name"))?;
+        table.insert(name, AMQPValue::LongString(text.into()));
+    }
+    let mut properties = BasicProperties::default()
+        .with_headers(table)
+        .with_delivery_mode(PERSISTENT)
+        .with_message_id(short(&event.id().to_string()).unwrap_or_default());
+    // The headers have them too, so one that is too long for a property is only there.
+    if let Some(kind) = short(event.kind()) {
+        properties = properties.with_type(kind);
+    }
+    if let Some(content_type) = short(event.media_type()) {
+        properties = properties.with_content_type(content_type);
+    }
+    Ok((short(event.topic()).ok_or_else(|| too_long("the topic"))?, properties))
+}
+
+fn doubtful(error: &lapin::Error) -> Published {
+    Published::Failed(SinkError::maybe_published(format!("RabbitMQ did not confirm it: {error}")))
+}
+
+fn silent() -> Published {
+    Published::Failed(SinkError::maybe_published("RabbitMQ did not confirm it in time"))
+}

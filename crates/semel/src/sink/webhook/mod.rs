@@ -1,0 +1,306 @@
+//! Webhooks: each event a signed POST, as [Standard Webhooks](https://www.standardwebhooks.com) has it.
+//!
+//! | in the request | from the event |
+//! |---|---|
+//! | body | its payload |
+//! | `webhook-id`, `Idempotency-Key` | its id, the same however often it is sent |
+//! | `webhook-timestamp`, `webhook-signature` | when it was sent, and the proof of who sent it |
+//! | other headers | as everywhere, see [`headers`](super::headers) |
+//!
+//! | answer | means |
+//! |---|---|
+//! | 2xx | confirmed |
+//! | 400, 410, 413, 415, 422 | refused |
+//! | anything else, or none | tried again; redirects are not followed |
+//!
+//! **Order.** At most one event of a key is unanswered; keys do not wait for each other. Each topic has its endpoint.
+//!
+//! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
+//! addresses at which clouds keep a machine's secrets are not connected to unless [allowed](WebhookOptions::allow_private).
+//! Only `http://` so far: put what ends TLS outside in between.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream;
+use http::header::{HeaderName, HeaderValue};
+use http::{HeaderMap, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::TokioExecutor;
+use tokio::time::{Instant, timeout_at};
+
+use self::dial::Dial;
+use self::signature::Secret;
+use super::answers::Answers;
+use super::headers::{self, Style};
+use super::lanes::Lanes;
+use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use crate::outbox::Event;
+
+mod address;
+mod dial;
+mod signature;
+
+/// What is read of an answer, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Idle connections kept to one host.
+const IDLE_MAX: usize = 16;
+
+/// Where and how to publish. See [`WebhookSink::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct WebhookOptions {
+    endpoints: HashMap<String, Endpoint>,
+    any: Option<Endpoint>,
+    allow_private: bool,
+    concurrency: usize,
+    style: Style,
+    attempt: Duration,
+    timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct Endpoint {
+    uri: Uri,
+    secret: Secret,
+}
+
+impl Endpoint {
+    fn new(url: &str, secret: &str) -> Result<Self, SinkError> {
+        let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
+        let uri: Uri = url.parse().map_err(|_| bad("not a URL"))?;
+        match (uri.scheme_str(), uri.host()) {
+            (Some("http"), Some(_)) => Ok(Self { uri, secret: Secret::parse(secret)? }),
+            (Some("https"), _) => Err(bad("TLS is not spoken yet; use http:// to what ends it outside")),
+            _ => Err(bad("it begins with http:// and a host")),
+        }
+    }
+}
+
+impl WebhookOptions {
+    /// Events of this topic go there, signed with this secret (`whsec_…`).
+    ///
+    /// # Errors
+    /// When it is no address or no secret.
+    pub fn endpoint(mut self, topic: &str, url: &str, secret: &str) -> Result<Self, SinkError> {
+        self.endpoints.insert(topic.to_owned(), Endpoint::new(url, secret)?);
+        Ok(self)
+    }
+
+    /// Events of all other topics go there. Without one they are refused.
+    ///
+    /// # Errors
+    /// When it is no address or no secret.
+    pub fn any_topic(mut self, url: &str, secret: &str) -> Result<Self, SinkError> {
+        self.any = Some(Endpoint::new(url, secret)?);
+        Ok(self)
+    }
+
+    /// Also connects to this machine and to private networks. Only where nobody else names the endpoints.
+    pub fn allow_private(mut self) -> Self {
+        self.allow_private = true;
+        self
+    }
+
+    /// Requests under way at once: 8.
+    pub fn concurrency(mut self, requests: usize) -> Self {
+        self.concurrency = requests.clamp(1, 256);
+        self
+    }
+
+    /// Also the attributes of CloudEvents in binary mode, told by this source (a URI reference).
+    pub fn cloud_events(mut self, source: &str) -> Self {
+        self.style = Style::CloudEvents { source: source.to_owned() };
+        self
+    }
+
+    /// The longest that a receiver may take to answer: 10 s.
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt = timeout.max(Duration::from_millis(50));
+        self
+    }
+
+    /// The longest that one call takes: 30 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(100));
+        self
+    }
+
+    /// A sink.
+    pub fn open(self) -> WebhookSink {
+        let dial = Dial { allow_private: self.allow_private, timeout: self.attempt };
+        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial);
+        WebhookSink { options: self, client }
+    }
+}
+
+/// Publishes to webhooks at least once.
+///
+/// ```
+/// use semel::sink::webhook::WebhookSink;
+///
+/// let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+/// let sink = WebhookSink::options().endpoint("payments", "http://hooks.example.com/in", secret)?.open();
+/// # drop(sink); Ok::<(), semel::sink::SinkError>(())
+/// ```
+pub struct WebhookSink {
+    options: WebhookOptions,
+    client: Client<Dial, Full<Bytes>>,
+}
+
+impl WebhookSink {
+    /// A sink without endpoints.
+    pub fn options() -> WebhookOptions {
+        WebhookOptions {
+            endpoints: HashMap::new(),
+            any: None,
+            allow_private: false,
+            concurrency: 8,
+            style: Style::Plain,
+            attempt: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    async fn send(&self, event: &Event, until: Instant) -> Published {
+        let endpoint = self.options.endpoints.get(event.topic()).or(self.options.any.as_ref());
+        let Some(endpoint) = endpoint else {
+            let told = format!("no endpoint is configured for the topic {:?}", event.topic());
+            return Published::Refused(SinkError::not_published(told));
+        };
+        let request = match request(event, endpoint, &self.options.style) {
+            Ok(request) => request,
+            Err(error) => return Published::Refused(error),
+        };
+        let until = until.min(Instant::now() + self.options.attempt);
+        match timeout_at(until, self.client.request(request)).await {
+            Err(_) => Published::Failed(SinkError::maybe_published(format!(
+                "{} did not answer in time",
+                endpoint.uri
+            ))),
+            Ok(Err(error)) => unanswered(&error, &endpoint.uri),
+            Ok(Ok(response)) => {
+                let status = response.status();
+                // To its end, for the connection's sake; what it says does not matter.
+                let _ =
+                    timeout_at(until, Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect()).await;
+                judge(status, &endpoint.uri)
+            }
+        }
+    }
+}
+
+impl Sink for WebhookSink {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee {
+            delivery: Delivery::AtLeastOnce,
+            sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer more \
+                       often, with the same webhook-id and Idempotency-Key."
+                .to_owned(),
+            broken_by: Vec::new(),
+        }
+    }
+
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        let until = Instant::now() + self.options.timeout;
+        let mut answers = Answers::to(events);
+        let mut lanes = Lanes::of(events);
+        loop {
+            let wave = lanes.next(&mut answers);
+            if wave.is_empty() {
+                break;
+            }
+            let this = &*self;
+            let sends = wave.into_iter().map(|n| async move { (n, this.send(&events[n], until).await) });
+            let mut sent = stream::iter(sends).buffer_unordered(self.options.concurrency);
+            while let Some((n, answer)) = sent.next().await {
+                answers.set(n, answer);
+            }
+        }
+        answers.finish()
+    }
+}
+
+fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<Full<Bytes>>, SinkError> {
+    let id = event.id().to_string();
+    let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let signature = endpoint.secret.sign(&id, timestamp, event.payload());
+    let mut map = HeaderMap::new();
+    for (name, text) in headers::of(event, style, "ce-") {
+        let impossible = || SinkError::not_published(format!("HTTP cannot carry the header {name:?}"));
+        let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| impossible())?;
+        if is_ours(&header) {
+            return Err(SinkError::not_published(format!("the header {name:?} is not for an event to set")));
+        }
+        map.insert(header, HeaderValue::from_bytes(text.as_bytes()).map_err(|_| impossible())?);
+    }
+    let ours = [
+        ("webhook-id", id.clone()),
+        ("webhook-timestamp", timestamp.to_string()),
+        ("webhook-signature", signature.unwrap_or_default()),
+        ("idempotency-key", format!("\"{id}\"")),
+        ("user-agent", "semel".to_owned()),
+    ];
+    for (name, text) in ours {
+        let value = HeaderValue::from_str(&text);
+        map.insert(name, value.map_err(|error| SinkError::not_published(error.to_string()))?);
+    }
+    let mut request = Request::post(endpoint.uri.clone())
+        .body(Full::new(event.payload().clone()))
+        .map_err(|error| SinkError::not_published(error.to_string()))?;
+    *request.headers_mut() = map;
+    Ok(request)
+}
+
+/// Headers that say how the message is carried, to whom, and by whom.
+fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("webhook-")
+        || name.starts_with("proxy-")
+        || matches!(
+            name,
+            "authorization"
+                | "connection"
+                | "content-length"
+                | "cookie"
+                | "expect"
+                | "host"
+                | "idempotency-key"
+                | "keep-alive"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+                | "user-agent"
+        )
+}
+
+fn judge(status: StatusCode, uri: &Uri) -> Published {
+    let told = format!("{uri} answered {status}");
+    match status.as_u16() {
+        200..=299 => Published::Confirmed,
+        400 | 410 | 413 | 415 | 422 => Published::Refused(SinkError::not_published(told)),
+        300..=399 => Published::Failed(SinkError::not_published(format!(
+            "{told}: redirects are not followed; name the place it points to"
+        ))),
+        401 | 403 | 404 | 405 | 429 => Published::Failed(SinkError::not_published(told)),
+        _ => Published::Failed(SinkError::maybe_published(told)),
+    }
+}
+
+fn unanswered(error: &Error, uri: &Uri) -> Published {
+    let mut told = format!("{uri} could not be reached: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    Published::Failed(match error.is_connect() {
+        true => SinkError::not_published(told),
+        false => SinkError::maybe_published(told),
+    })
+}
