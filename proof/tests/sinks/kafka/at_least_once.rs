@@ -100,7 +100,7 @@ async fn cloud_events_and_compression_by_choice() {
         let mut sink = options.open().unwrap();
         let told = Event::new(&topic, "payment.completed", "{}".repeat(1_000)).unwrap();
         let told = Arc::new(told.aggregate("payment", "7").unwrap());
-        assert!(confirmed(&sink.publish(&[told.clone()]).await));
+        assert!(confirmed(&sink.publish(std::slice::from_ref(&told)).await));
         let found = &reader::read(broker.url(), &topic, "read_committed")[0];
         assert_eq!(found.seen.payload, *told.payload());
         let id = told.id().to_string();

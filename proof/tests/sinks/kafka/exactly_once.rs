@@ -91,7 +91,7 @@ async fn a_refused_event_is_named_nothing_is_seen_and_the_sink_goes_on() {
     for large in [large(5_000), large(1_000_000)] {
         let mut small = options(broker.url(), &positions).message_bytes(500_000).exactly_once(&id).unwrap();
         small.begin().await.unwrap();
-        let error = small.publish_at(&[large.clone()], b"1").await.unwrap_err();
+        let error = small.publish_at(std::slice::from_ref(&large), b"1").await.unwrap_err();
         assert_eq!(error.refused_event(), Some(large.id()), "{error}");
         assert!(!error.is_maybe_published(), "{error}");
         small.publish_at(&[event(&topic, "a", 1)], b"1").await.unwrap();
@@ -160,11 +160,11 @@ async fn a_commit_in_doubt_is_decided_by_the_position() {
     sink.publish_at(&[event(&topic, "a", 1)], b"1").await.unwrap();
     let second = event(&topic, "a", 2);
     broker.pause().unwrap();
-    let answer = sink.publish_at(&[second.clone()], b"2").await;
+    let answer = sink.publish_at(std::slice::from_ref(&second), b"2").await;
     broker.resume().unwrap();
     let error = answer.unwrap_err();
     assert!(error.is_maybe_published() && !error.is_fenced(), "{error}");
-    let error = sink.publish_at(&[second.clone()], b"2").await.unwrap_err();
+    let error = sink.publish_at(std::slice::from_ref(&second), b"2").await.unwrap_err();
     assert!(error.to_string().contains("begin"), "{error}");
     let position = sink.begin().await.unwrap();
     if text(position.as_deref()) == Some("1") {
