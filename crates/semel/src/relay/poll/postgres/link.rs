@@ -34,8 +34,9 @@ impl Link {
     pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
-            // A bitmap is made whole before the first row comes of it, and a look wants only the first.
-            let set = session.client.batch_execute("SET enable_bitmapscan = off").await;
+            // A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq
+            // must not be a sort of all that is left, whatever the statistics say.
+            let set = session.client.batch_execute("SET enable_bitmapscan = off; SET enable_sort = off").await;
             set.map_err(|error| Trouble::from(error).not_applied())?;
         }
         let now = Instant::now();
