@@ -53,6 +53,9 @@ async fn advancing_without_the_epoch_is_caught_losing_events() {
         &world,
         Some(|text| {
             text.replace("AND c.epoch = m.epoch", "")
+                .replace("AND c.epoch = ($2::bigint[])[array_position($1::smallint[], c.lane)]", "")
+                .replace("c.ctid = ANY ($4::text[]::tid[])", "c.lane = ANY ($1) AND $4::text[] IS NOT NULL")
+                .replace("c.ctid = ANY ($7::text[]::tid[])", "c.lane = ANY ($1) AND $7::text[] IS NOT NULL")
                 .replace("AND c.until_seq = $3::bigint", "AND $3::bigint > 0")
         }),
     )

@@ -73,9 +73,10 @@ CREATE TABLE semel_outbox_relay (
 
 -- How far polling has come, in 16 lanes; an event's lane is a hash of what its order is kept by. A lane walks through
 -- the window of what `high` sees and `low` does not, by seq: up to after_seq everything is published, and what lies
--- between after_seq and until_seq is being sent. Nobody changes a row whose epoch is not theirs.
+-- between after_seq and until_seq is being sent. Nobody changes a row whose epoch is not theirs. No index: there are 16
+-- rows, and while somebody's transaction is open a unique one would look through all their versions at each update.
 CREATE TABLE semel_outbox_cursor (
-    lane      smallint    PRIMARY KEY,
+    lane      smallint    NOT NULL,
     epoch     bigint      NOT NULL DEFAULT 0,
     owner     uuid,
     lineage   text,                                -- the tables and the cluster that the snapshots are of
@@ -84,6 +85,7 @@ CREATE TABLE semel_outbox_cursor (
     after_seq bigint      NOT NULL DEFAULT 0,
     until_seq bigint
 ) WITH (fillfactor = 50);
+ALTER TABLE semel_outbox_cursor REPLICA IDENTITY FULL;
 INSERT INTO semel_outbox_cursor (lane) SELECT generate_series(0, 15);
 
 -- Keys whose events are held back because one of them could not be published. due_at: when it is tried again; never

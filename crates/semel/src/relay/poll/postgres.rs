@@ -224,11 +224,14 @@ impl PostgresSource {
                         continue;
                     };
                     let until = window.noted.unwrap_or(until);
+                    let mut moved = Vec::new();
                     if window.noted.is_none() {
-                        let values: [&(dyn ToSql + Sync); 4] = [&low.text(), &high.text(), &after, &until];
-                        link.fenced(&outbox.statements.note, group, &values).await?;
+                        let values: [&(dyn ToSql + Sync); 5] =
+                            [&low.text(), &high.text(), &after, &until, &group.tids];
+                        moved = link.fenced(&outbox.statements.note, group, &values).await?;
                     }
                     let place = format!("{:?} {low}..{high} {after}-{until}", group.lanes);
+                    link.moved(at, &moved)?;
                     if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                         window.noted = Some(until);
                     }
@@ -261,21 +264,19 @@ impl PostgresSource {
             }
             Origin::Window { lane, seqs, until } => {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));
-                let Some(group) = at.and_then(|at| link.groups.get(at)) else {
-                    return Err(SourceError::Fenced);
-                };
+                let at = at.ok_or(SourceError::Fenced)?;
+                let group = link.groups.get(at).ok_or(SourceError::Fenced)?;
                 let aside = Aside::of(seqs, settled);
-                if aside.seqs.is_empty() {
-                    link.fenced(&outbox.statements.advance, group, &[until]).await?;
+                let moved = if aside.seqs.is_empty() {
+                    link.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
                 } else {
                     let retry_ms = outbox.options.retry_ms();
                     let Aside { seqs, errors, alone, for_good } = &aside;
                     let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, alone, for_good, &retry_ms];
-                    link.fenced(&outbox.statements.park, group, &values).await?;
-                }
-                if let Some(window) =
-                    at.and_then(|at| link.groups.get_mut(at)).and_then(|group| group.window.as_mut())
-                {
+                    link.fenced(&outbox.statements.park, group, &values).await?
+                };
+                link.moved(at, &moved)?;
+                if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                     (window.after, window.noted) = (*until, None);
                 }
             }

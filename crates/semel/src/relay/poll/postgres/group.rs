@@ -8,6 +8,9 @@ pub(super) struct Group {
     pub(super) lanes: Vec<i16>,
     /// One for each lane.
     pub(super) epochs: Vec<i64>,
+    /// Where each lane's row is just now. Found by the lane's number it would have to be picked from all its earlier
+    /// versions, and while somebody's transaction is open none of those can be removed.
+    pub(super) tids: Vec<String>,
     /// All that it sees is published, as far as it is of these lanes.
     pub(super) low: Snapshot,
     /// What is being published, if anything is.
@@ -42,6 +45,7 @@ pub(super) enum Walk {
 pub(super) struct Lane {
     pub(super) lane: i16,
     pub(super) epoch: i64,
+    pub(super) tid: String,
     pub(super) low: Snapshot,
     pub(super) window: Option<Window>,
 }
@@ -57,10 +61,12 @@ pub(super) fn join(groups: &mut Vec<Group>, lane: Lane) {
         Some(group) => {
             group.lanes.push(lane.lane);
             group.epochs.push(lane.epoch);
+            group.tids.push(lane.tid);
         }
         None => groups.push(Group {
             lanes: vec![lane.lane],
             epochs: vec![lane.epoch],
+            tids: vec![lane.tid],
             low: lane.low,
             window: lane.window,
         }),
@@ -77,6 +83,7 @@ pub(super) fn merge(groups: &mut Vec<Group>) {
             Some(other) => {
                 other.lanes.extend(group.lanes);
                 other.epochs.extend(group.epochs);
+                other.tids.extend(group.tids);
             }
             None => merged.push(group),
         }
@@ -104,14 +111,11 @@ pub(super) fn is_awaited(groups: &[Group], at: usize) -> bool {
 /// Takes lanes out.
 pub(super) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
     for group in groups.iter_mut() {
-        let kept: Vec<(i16, i64)> = group
-            .lanes
-            .iter()
-            .copied()
-            .zip(group.epochs.iter().copied())
-            .filter(|(lane, _)| !gone.contains(lane))
-            .collect();
-        (group.lanes, group.epochs) = kept.into_iter().unzip();
+        let stays: Vec<bool> = group.lanes.iter().map(|lane| !gone.contains(lane)).collect();
+        let mut flags = stays.iter().copied().cycle();
+        group.lanes.retain(|_| flags.next().unwrap_or(true));
+        group.epochs.retain(|_| flags.next().unwrap_or(true));
+        group.tids.retain(|_| flags.next().unwrap_or(true));
     }
     groups.retain(|group| !group.lanes.is_empty());
 }
@@ -125,7 +129,7 @@ mod tests {
     }
 
     fn lane(lane: i16, low: &str, window: Option<Window>) -> Lane {
-        Lane { lane, epoch: i64::from(lane) * 10, low: snapshot(low), window }
+        Lane { lane, epoch: i64::from(lane) * 10, tid: "(0,1)".into(), low: snapshot(low), window }
     }
 
     fn window(high: &str, walk: Walk) -> Window {

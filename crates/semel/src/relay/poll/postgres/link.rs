@@ -34,8 +34,9 @@ impl Link {
     pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
-            // A bitmap is made whole before the first row comes of it, and a look wants only the first.
-            let set = session.client.batch_execute("SET enable_bitmapscan = off").await;
+            // A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq
+            // must not be a sort of all that is left, whatever the statistics say.
+            let set = session.client.batch_execute("SET enable_bitmapscan = off; SET enable_sort = off").await;
             set.map_err(|error| Trouble::from(error).not_applied())?;
         }
         let now = Instant::now();
@@ -65,11 +66,23 @@ impl Link {
         sql: &Sql,
         group: &Group,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<(), SourceError> {
+    ) -> Result<Vec<Row>, SourceError> {
         let mut all: Vec<&(dyn ToSql + Sync)> = vec![&group.lanes, &group.epochs];
         all.extend_from_slice(values);
         let rows = self.query(sql, &all).await?;
-        if rows.len() == group.lanes.len() { Ok(()) } else { Err(SourceError::Fenced) }
+        if rows.len() == group.lanes.len() { Ok(rows) } else { Err(SourceError::Fenced) }
+    }
+
+    /// Remembers where the rows of a group are after a change of them.
+    pub(super) fn moved(&mut self, at: usize, rows: &[Row]) -> Result<(), SourceError> {
+        let Some(group) = self.groups.get_mut(at) else { return Ok(()) };
+        for row in rows {
+            let lane: i16 = get(row, 0)?;
+            if let Some((_, tid)) = group.lanes.iter().zip(&mut group.tids).find(|(one, _)| **one == lane) {
+                *tid = get(row, 1)?;
+            }
+        }
+        Ok(())
     }
 
     /// Renews the lease.
@@ -194,7 +207,13 @@ fn lane(row: &Row) -> Result<Lane, StoreError> {
             walk: Walk::Unknown,
         }),
     };
-    Ok(Lane { lane: get(row, 0)?, epoch: get(row, 1)?, low: snapshot(get(row, 2)?)?, window })
+    Ok(Lane {
+        lane: get(row, 0)?,
+        epoch: get(row, 1)?,
+        tid: get(row, 6)?,
+        low: snapshot(get(row, 2)?)?,
+        window,
+    })
 }
 
 /// A column of an answer.

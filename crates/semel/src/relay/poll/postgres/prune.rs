@@ -64,9 +64,11 @@ impl Link {
     }
 
     /// Writes down the windows that are behind us: looks without result have moved on in memory only.
-    async fn settle(&self, outbox: &Outbox) -> Result<(), SourceError> {
-        for group in self.groups.iter().filter(|group| group.window.is_none()) {
-            self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
+    async fn settle(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        for at in 0..self.groups.len() {
+            let Some(group) = self.groups.get(at).filter(|group| group.window.is_none()) else { continue };
+            let rows = self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
+            self.moved(at, &rows)?;
         }
         Ok(())
     }

@@ -31,7 +31,13 @@ impl Link {
         let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
         let rows = self.query(&outbox.statements.due, &values).await?;
         let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
-        let mut lanes = Group { lanes: Vec::new(), epochs: Vec::new(), low: first.low.clone(), window: None };
+        let mut lanes = Group {
+            lanes: Vec::new(),
+            epochs: Vec::new(),
+            tids: Vec::new(),
+            low: first.low.clone(),
+            window: None,
+        };
         let (mut tried, mut events) = (Tried::default(), Vec::new());
         for row in &rows {
             let lane: i16 = get(row, 14)?;
@@ -63,6 +69,6 @@ impl Link {
         let Retried { confirmed, failed, errors, later, for_good, on } = &Retried::of(&retry.tried, settled);
         let pause_ms = outbox.options.retry_ms();
         let values: [&(dyn ToSql + Sync); 7] = [confirmed, failed, errors, later, for_good, on, &pause_ms];
-        self.fenced(&outbox.statements.retried, &retry.lanes, &values).await
+        self.fenced(&outbox.statements.retried, &retry.lanes, &values).await.map(drop)
     }
 }

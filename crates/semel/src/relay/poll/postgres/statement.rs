@@ -78,9 +78,9 @@ impl Statements {
             ),
             note: fenced(
                 include_str!("../sql/postgres_note.sql"),
-                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8],
+                &[Type::TEXT, Type::TEXT, Type::INT8, Type::INT8, Type::TEXT_ARRAY],
             ),
-            advance: fenced(include_str!("../sql/postgres_advance.sql"), &[Type::INT8]),
+            advance: fenced(include_str!("../sql/postgres_advance.sql"), &[Type::INT8, Type::TEXT_ARRAY]),
             park: fenced(
                 include_str!("../sql/postgres_park.sql"),
                 &[

@@ -2,10 +2,11 @@
 -- a crash of the server takes it back at most, and the same chunk is sent again.
 WITH mine AS MATERIALIZED (
     SELECT c.lane, set_config('synchronous_commit', 'off', true) FROM semel_outbox_cursor c
-    JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch
-    ORDER BY c.lane FOR UPDATE OF c
+    WHERE c.ctid = ANY ($4::text[]::tid[])
+        AND c.epoch = ($2::bigint[])[array_position($1::smallint[], c.lane)]
+    FOR UPDATE
 )
 UPDATE semel_outbox_cursor c SET after_seq = c.until_seq, until_seq = NULL
-WHERE c.lane IN (SELECT lane FROM mine) AND (SELECT count(*) FROM mine) = cardinality($1::smallint[])
+WHERE c.ctid = ANY ($4::text[]::tid[]) AND (SELECT count(*) FROM mine) = cardinality($1::smallint[])
     AND c.until_seq = $3::bigint
-RETURNING c.lane
+RETURNING c.lane, c.ctid::text

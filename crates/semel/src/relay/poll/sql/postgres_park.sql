@@ -9,7 +9,7 @@ WITH mine AS MATERIALIZED (
 moved AS (
     UPDATE semel_outbox_cursor c SET after_seq = c.until_seq, until_seq = NULL
     WHERE c.lane IN (SELECT lane FROM mine) AND (SELECT count(*) FROM mine) = cardinality($1::smallint[])
-    RETURNING c.lane
+    RETURNING c.lane, c.ctid::text AS tid
 ),
 aside AS MATERIALIZED (
     SELECT o.*, a.at, a.error, a.for_good,
@@ -35,4 +35,4 @@ copies AS (
            idempotency_key, trace_parent, intent, payload
     FROM aside ORDER BY at
 )
-SELECT lane FROM moved
+SELECT lane, tid FROM moved

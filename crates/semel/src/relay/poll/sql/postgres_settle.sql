@@ -6,4 +6,4 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE semel_outbox_cursor c SET low = $3::text::pg_snapshot, high = NULL, after_seq = 0, until_seq = NULL
 WHERE c.lane IN (SELECT lane FROM mine) AND (SELECT count(*) FROM mine) = cardinality($1::smallint[])
-RETURNING c.lane
+RETURNING c.lane, c.ctid::text

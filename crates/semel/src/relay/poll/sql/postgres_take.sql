@@ -6,4 +6,4 @@ WHERE c.lane = ANY ($2::smallint[])
     AND (c.owner IS NULL OR c.owner = $1::text::uuid OR NOT EXISTS (
         SELECT FROM semel_outbox_relay r WHERE r.id = c.owner AND r.lease_until > clock_timestamp()
     ))
-RETURNING c.lane, c.epoch, c.low::text, c.high::text, c.after_seq, c.until_seq
+RETURNING c.lane, c.epoch, c.low::text, c.high::text, c.after_seq, c.until_seq, c.ctid::text
