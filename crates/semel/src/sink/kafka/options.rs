@@ -132,8 +132,8 @@ impl KafkaOptions {
         self
     }
 
-    /// Unanswered requests to one broker, 1 to 5. At least once it is 1 unless said otherwise: with more, librdkafka does not
-    /// tell which batch the broker refused until the call's time is over. Exactly once always uses 5.
+    /// Unanswered requests to one broker, 1 to 5. At least once it is 1 unless said otherwise; more helps where the way to
+    /// the broker is long and events go to many of its partitions. Exactly once always uses 5.
     pub fn in_flight(mut self, requests: u8) -> Self {
         self.in_flight = requests.clamp(1, 5);
         self
