@@ -73,6 +73,31 @@ async fn of_a_refused_batch_only_the_event_to_blame_is_refused() {
     }
 }
 
+/// Small batches, so that what stands behind the refused event is in another one. The refused event is the first that the
+/// partition hears of this producer, which is when a broker takes any number for the next.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_batch_passes_a_refused_one() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    for first in [0, 7] {
+        let topic = unique("small");
+        reader::topic(broker.url(), &topic, 1, &[("max.message.bytes", "3000")]).await;
+        let mut sink = KafkaSink::options(broker.url()).batch_bytes(1_000).open().unwrap();
+        let events: Vec<_> = (0..30)
+            .map(|n| {
+                let text = format!("{n}:{}", "x".repeat(if n == first { 5_000 } else { 700 }));
+                Arc::new(Event::new(&topic, "number", text).unwrap().key("one").unwrap())
+            })
+            .collect();
+        let answers = sink.publish(&events).await;
+        assert!(confirmed(&answers[..first]), "{answers:?}");
+        assert!(matches!(&answers[first], Published::Refused(_)), "{answers:?}");
+        let behind =
+            |answer: &Published| matches!(answer, Published::Failed(error) if !error.is_maybe_published());
+        assert!(answers[first + 1..].iter().all(behind), "{answers:?}");
+        assert_eq!(reader::read(broker.url(), &topic, "read_committed").len(), first);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_is_refused_or_waited_for_as_configured() {
     let Some(broker) = require(Service::Kafka) else { return };

@@ -49,6 +49,13 @@ impl Line {
         }
     }
 
+    /// Gives up on what is queued only.
+    pub(super) fn purge_queue(&self) {
+        if let Some(producer) = &self.0 {
+            producer.purge(PurgeConfig::default().queue());
+        }
+    }
+
     /// Why this producer will never send again.
     pub(super) fn fatal(&self) -> Option<(Code, String)> {
         self.0.as_ref().map(Producer::client).and_then(Client::fatal_error)

@@ -8,26 +8,29 @@
 //!
 //! **Order.** An idempotent producer keeps order while it retries, but not over an event that fails for good: the next
 //! one gets there, and the failed one, published again, comes behind it. So here a batch that the broker refuses stops
-//! the producer, an event does not time out by itself, and one request is under way at a time (see
-//! [`in_flight`](KafkaOptions::in_flight)). What was refused as a batch is then tried one by one, which tells the
-//! event that is to blame from its neighbours.
+//! the producer, and an event does not time out by itself. What was sent behind a refused batch the broker turns away,
+//! because its number is not the next; but only if it has heard of this producer before: else it takes any number for
+//! the first. So the first event of a key goes ahead of the others of its key. What was refused as a batch is then tried
+//! one by one, which tells the event that is to blame from its neighbours.
 //!
 //! What Kafka cannot promise: adding partitions to a topic moves keys to other partitions, where no order holds with what
 //! was published before.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use self::greeted::Greeted;
 use self::line::{Batch, Line, Report};
 use self::verdict::Verdict;
 use super::answers::{Answers, held_back, overtaken};
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
+mod greeted;
 mod line;
 mod options;
 mod position;
@@ -40,6 +43,8 @@ pub use transaction::KafkaTransactions;
 
 /// How long a full queue is left to drain before it is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_millis(2);
+/// How often it is looked whether the producer has stopped for good.
+const STOPPED_PAUSE: Duration = Duration::from_millis(50);
 /// What was given up is reported by librdkafka itself, without the broker.
 const PURGE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -56,6 +61,7 @@ pub struct KafkaSink {
     line: Option<Line>,
     /// A call was left before its end: what it queued may still be on its way.
     left: bool,
+    greeted: Greeted,
 }
 
 impl KafkaSink {
@@ -66,7 +72,7 @@ impl KafkaSink {
 
     fn open(options: KafkaOptions) -> Result<Self, SinkError> {
         let line = Line::open(&options.at_least_once())?;
-        Ok(Self { options, line: Some(line), left: false })
+        Ok(Self { options, line: Some(line), left: false, greeted: Greeted::default() })
     }
 
     /// Queues these events in their order and waits for their reports. Those that are not sent, because an event before
@@ -105,7 +111,7 @@ impl KafkaSink {
                 sent[place] = false;
             }
         }
-        if timeout_at(until, batch.complete()).await.is_err() {
+        if timeout_at(until, reported(line, &batch)).await.is_err() {
             line.purge();
             let _ = timeout(PURGE_PATIENCE, batch.complete()).await;
             self.line = None;
@@ -134,35 +140,49 @@ impl Sink for KafkaSink {
             self.line = None;
         }
         let mut answers = Answers::to(events);
-        let mut waiting: Vec<usize> = (0..events.len()).collect();
+        let (ahead, behind) = self.greeted.split(events);
+        let mut waiting = ahead;
+        let mut behind = Some(behind);
         let mut suspects = VecDeque::new();
         // Each turn answers at least one event: a suspect, or all that wait but the suspects among them and those
         // behind these.
         loop {
             let round: Vec<usize> = match suspects.pop_front() {
                 Some(suspect) => vec![suspect],
+                None if waiting.is_empty() => behind.take().unwrap_or_default(),
                 None => std::mem::take(&mut waiting),
             };
             if round.is_empty() {
-                break;
+                match behind {
+                    Some(_) => continue,
+                    None => break,
+                }
             }
             let alone = round.len() == 1;
             let reports = self.round(events, &round, &mut answers, until).await;
             let blamed = |code| verdict::of(code, self.options.missing) == Verdict::Refused;
             let any_blamed = reports.iter().any(|(_, report)| report.is_err_and(blamed));
+            let mut doubted = HashSet::new();
             for (n, report) in reports {
-                let held = answers.is_held(n);
+                let lane = events[n].ordered_by().map(|key| (events[n].topic(), key));
+                let held = answers.is_held(n) || lane.is_some_and(|lane| doubted.contains(&lane));
                 match report {
                     Ok(()) if held => answers.set(n, overtaken()),
-                    Ok(()) => answers.set(n, Published::Confirmed),
+                    Ok(()) => {
+                        self.greeted.add(&events[n]);
+                        answers.set(n, Published::Confirmed);
+                    }
+                    // The batch was refused. By whose fault shows when they are alone.
+                    Err(code) if blamed(code) && !alone => {
+                        doubted.extend(lane);
+                        suspects.push_back(n);
+                    }
+                    // It stood behind such a batch and was not sent, or turned away.
+                    Err(code) if any_blamed && !alone && is_turned_away(code) => waiting.push(n),
                     Err(code) if held => match verdict::of(code, self.options.missing) {
                         Verdict::Maybe => answers.set(n, overtaken()),
                         _ => answers.set(n, held_back()),
                     },
-                    // The batch was refused. By whose fault shows when they are alone.
-                    Err(code) if blamed(code) && !alone => suspects.push_back(n),
-                    // It stood behind such a batch and was not sent.
-                    Err(Code::PurgeQueue) if any_blamed && !alone => waiting.push(n),
                     Err(code) => {
                         if is_unknown_topic(code) {
                             self.line = None;
@@ -171,6 +191,9 @@ impl Sink for KafkaSink {
                         answers.set(n, answer);
                     }
                 }
+            }
+            if self.line.is_none() {
+                self.greeted = Greeted::default();
             }
             if !suspects.is_empty() && !alone {
                 tracing::warn!(
@@ -182,6 +205,16 @@ impl Sink for KafkaSink {
         }
         self.left = false;
         answers.finish()
+    }
+}
+
+/// Returns when every record has been reported. A producer that has stopped for good throws away what is queued, but a
+/// batch that was under way and comes back to the queue after that would lie there for ever.
+async fn reported(line: &Line, batch: &Batch) {
+    while timeout(STOPPED_PAUSE, batch.complete()).await.is_err() {
+        if line.fatal().is_some() {
+            line.purge_queue();
+        }
     }
 }
 
@@ -213,6 +246,11 @@ fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
         Published::Failed(error) => Published::Failed(SinkError::not_published(error.to_string())),
         other => other,
     }
+}
+
+/// Not sent, or not taken, because a batch before it was refused.
+fn is_turned_away(code: Code) -> bool {
+    matches!(code, Code::PurgeQueue | Code::OutOfOrderSequenceNumber | Code::GaplessGuarantee | Code::Fatal)
 }
 
 /// librdkafka remembers for minutes that a topic is not there; a new producer asks again.

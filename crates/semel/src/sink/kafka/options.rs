@@ -132,9 +132,8 @@ impl KafkaOptions {
         self
     }
 
-    /// Unanswered requests to one broker, 1 to 5. At least once it is 1 unless said otherwise: a broker that has not
-    /// heard of a producer before takes any first request of it, so with more of them in flight an event may get there
-    /// although the one before it was refused. Exactly once does not care and always uses 5.
+    /// Unanswered requests to one broker, 1 to 5. At least once it is 1 unless said otherwise; more helps where the way to
+    /// the broker is long and events go to many of its partitions. Exactly once always uses 5.
     pub fn in_flight(mut self, requests: u8) -> Self {
         self.in_flight = requests.clamp(1, 5);
         self
