@@ -36,7 +36,8 @@ impl Link {
         if session.path == Path::Direct {
             // A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq
             // must not be a sort of all that is left, whatever the statistics say.
-            let set = session.client.batch_execute("SET enable_bitmapscan = off; SET enable_sort = off").await;
+            let set =
+                session.client.batch_execute("SET enable_bitmapscan = off; SET enable_sort = off").await;
             set.map_err(|error| Trouble::from(error).not_applied())?;
         }
         let now = Instant::now();
