@@ -16,6 +16,11 @@ use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
+/// A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq must not be a
+/// sort of all that is left, whatever the statistics say. Workers take longer to start than a chunk to read.
+const QUICK: &str =
+    "SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0";
+
 pub(super) struct Link {
     pub(super) session: Session,
     pub(super) lineage: Lineage,
@@ -34,10 +39,7 @@ impl Link {
     pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
-            // A bitmap is made whole before the first row comes of it, and a look wants only the first. A walk by seq
-            // must not be a sort of all that is left, whatever the statistics say.
-            let set =
-                session.client.batch_execute("SET enable_bitmapscan = off; SET enable_sort = off").await;
+            let set = session.client.batch_execute(QUICK).await;
             set.map_err(|error| Trouble::from(error).not_applied())?;
         }
         let now = Instant::now();

@@ -18,7 +18,7 @@ found AS (
         WHERE o.xid = ANY (ARRAY(
                 SELECT late FROM given, pg_snapshot_xip(low) AS late WHERE pg_visible_in_snapshot(late, high)
             ))
-            AND o.seq > $3::bigint AND o.seq <= $4::bigint
+            AND o.seq + 0 > $3::bigint AND o.seq + 0 <= $4::bigint
             AND ($7::smallint[] IS NULL
                  OR abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16) = ANY ($7::smallint[]))
         ORDER BY o.seq + 0 LIMIT $5::bigint
