@@ -230,7 +230,10 @@ impl PostgresSource {
                             [&low.text(), &high.text(), &after, &until, &group.tids];
                         moved = link.fenced(&outbox.statements.note, group, &values).await?;
                     }
-                    let place = format!("{:?} {low}..{high} {after}-{until}", group.lanes);
+                    // In order: whose they were before, and in which order they were taken, is nobody's place.
+                    let mut lanes = group.lanes.clone();
+                    lanes.sort_unstable();
+                    let place = format!("{lanes:?} {low}..{high} {after}-{until}");
                     link.moved(at, &moved)?;
                     if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                         window.noted = Some(until);
