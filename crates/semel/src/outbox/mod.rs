@@ -6,7 +6,7 @@
 //!
 //! A row in a table instead of a message to a broker: a crash between commit and publishing loses nothing, and a
 //! rollback tells nobody. What the relay makes of it is its own matter; what it is given is in [`append_tx`]'s hands.
-//! Services in other languages insert into `semel_outbox` themselves: the columns are in the [schema](schema).
+//! Services in other languages insert into `semel_outbox` themselves: the columns are in the [`schema`].
 
 mod append;
 mod event;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | subject | its topic |
 //! | `Nats-Msg-Id` | its id: within the stream's duplicate window a repeat is acknowledged and not stored again |
-//! | headers | as everywhere, see [`headers`](super::headers) |
+//! | headers | as everywhere, see [`headers`] |
 //!
 //! An event that no stream listens for is not confirmed. With [`stream`](NatsOptions::stream) only that stream may take it.
 //!

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | routing key | its topic; in the default exchange that is the name of a queue |
 //! | `message_id`, `type`, `content_type` | its id, type and content type |
-//! | headers | as everywhere, see [`headers`](super::headers) |
+//! | headers | as everywhere, see [`headers`] |
 //!
 //! A confirm of a durable queue means on disk, of a quorum queue on the disks of a majority. RabbitMQ acknowledges also
 //! what it could route nowhere, so every message is mandatory, and one that came back is not confirmed.

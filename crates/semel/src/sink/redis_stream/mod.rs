@@ -4,7 +4,7 @@
 //! |---|---|
 //! | stream | prefix and topic |
 //! | field `semel-payload` | its payload |
-//! | other fields | the headers as everywhere, see [`headers`](super::headers); `semel-key` is its partition key |
+//! | other fields | the headers as everywhere, see [`headers`]; `semel-key` is its partition key |
 //!
 //! Beside each stream is a sorted set of the ids of the last day, `{stream}:semel-seen`. Event and id are written in one
 //! script, so an event that is published again within that time is not appended again.

@@ -5,7 +5,7 @@
 //! | body | its payload |
 //! | `webhook-id`, `Idempotency-Key` | its id, the same however often it is sent |
 //! | `webhook-timestamp`, `webhook-signature` | when it was sent, and the proof of who sent it |
-//! | other headers | as everywhere, see [`headers`](super::headers) |
+//! | other headers | as everywhere, see [`headers`] |
 //!
 //! | answer | means |
 //! |---|---|
