@@ -175,6 +175,11 @@ fn laws_of_outcomes_hold_on_tiers_and_nothing_readable_is_in_either() {
         let (place, store) = (&harness.0, harness.store().await);
         keep_a_secret(&store).await;
         place.filled("stored", 1).await;
+        // What a caller's own transaction writes past the tiers is sealed too, whichever of them protects.
+        let tiers = place.over(Protected::new(place.sqlite().await, protection())).await;
+        let written = tiers.protection().protect(&claim("k").intent.id(), Outcome::new(200, "Jane")).unwrap();
+        assert!(matches!(written.body, Body::Sealed(_)), "{written:?}");
+        drop(tiers);
 
         // In Redis.
         let mut connection = connect(place.redis.url()).await;

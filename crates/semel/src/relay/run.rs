@@ -135,8 +135,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
                     (idle, pause) = (self.options.probe.0, self.options.pause.0);
                     self.prune_if_due().await;
                 }
-                Ok(Sent::Left) => {}
-                Err(RelayError::Source(SourceError::Fenced)) => {}
+                // Not at once: two who take each other for dead would keep the database busy with it.
+                Ok(Sent::Left) | Err(RelayError::Source(SourceError::Fenced)) => {
+                    within(self.options.pause.0, wait(&mut stopped)).await;
+                }
                 Err(RelayError::Source(error)) if error.may_retry() => {
                     tracing::warn!(%error, "the relay's source failed; trying again");
                     let _ = within(pause, wait(&mut stopped)).await;

@@ -316,7 +316,8 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// How what is stored here is protected: an outcome that goes past this store into the same tables, in a
-    /// transaction of the caller's own, has to be protected alike. Stores themselves do not.
+    /// transaction of the caller's own, has to be protected alike. Stores themselves do not; one that stands around
+    /// another says what that one does.
     fn protection(&self) -> Protection {
         Protection::none()
     }

@@ -344,3 +344,22 @@ fn phases_are_protected_too() {
         assert!(matches!(refused, TxError::Database(_)), "{refused}");
     }
 }
+
+/// Whatever goes past a store into its tables is sealed like the rest, also where others stand around that store.
+#[tokio::test]
+async fn whoever_stands_around_a_protected_store_says_how_it_protects() {
+    use semel::store::AnyStore;
+    use semel::store::faulty::{Fault, Faulty};
+
+    let seals = |store: &dyn Fn() -> Protection| {
+        let outcome = store().protect(&intent("k").id(), Outcome::new(200, "secret")).unwrap();
+        matches!(outcome.body, Body::Sealed(_))
+    };
+    let store = Protected::new(MemoryStore::new(), everything());
+    assert!(seals(&|| store.protection()));
+    let faulty = Faulty::new(store.clone(), |_| Fault::None);
+    assert!(seals(&|| faulty.protection()));
+    let any = AnyStore::new(faulty);
+    assert!(seals(&|| any.protection()));
+    assert!(!seals(&|| MemoryStore::new().protection()));
+}

@@ -46,6 +46,7 @@ use crate::intent::outcome::Verdict;
 use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::Ruling;
 use crate::observe::{CacheCounters, CacheFill, CacheLook, Metrics};
+use crate::store::protect::Protection;
 
 mod breaker;
 mod clock;
@@ -347,5 +348,9 @@ impl<S: Store> Store for TieredStore<S> {
 
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
         self.shared.authority.lineage().await
+    }
+
+    fn protection(&self) -> Protection {
+        self.shared.authority.protection()
     }
 }
