@@ -23,5 +23,5 @@ mod wave;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{
-    Batch, Lag, Lineage, Parked, Pending, Position, Pruned, Rebase, Settled, Source, SourceError,
+    Batch, Lag, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
 };

@@ -25,6 +25,16 @@ pub trait Source: Send + 'static {
     /// The next batch, written down. `None`: there is nothing now.
     fn next(&mut self) -> impl Future<Output = Result<Option<Batch>, SourceError>> + Send;
 
+    /// Told by a sink that keeps the position beside the events, when nobody else can change it any more: before the
+    /// first batch, and again whenever it was in doubt what the sink has. `None`: it has none of ours.
+    ///
+    /// A source that writes its batches down need not do anything: it gives the batch again under the same position,
+    /// and it is seen what of it was published. One that forms its batches anew gives nothing up to that position but
+    /// what was left out.
+    fn resume(&mut self, _: Option<&Reached>) -> impl Future<Output = Result<(), SourceError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// What became of each event of the batch. Confirmed ones are past; the others are copied to where parked events
     /// are; both in one commit.
     fn done(&mut self, settled: &[Settled]) -> impl Future<Output = Result<(), SourceError>> + Send;
@@ -161,6 +171,15 @@ impl Position {
         let (lineage, place) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
         Some(Self { lineage: Lineage::read(lineage), place: place.to_owned() })
     }
+}
+
+/// How far a sink that keeps the position beside the events has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reached {
+    /// The batch that was published last.
+    pub position: Position,
+    /// Events of it that were not: parked, or behind one that is.
+    pub left_out: Vec<Uuid>,
 }
 
 /// How much is left.
