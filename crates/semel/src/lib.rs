@@ -80,6 +80,8 @@ pub mod relay;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
 pub mod store;
+#[cfg(any(feature = "postgres-tls", feature = "webhook"))]
+mod trust;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod tx;
 
