@@ -70,6 +70,8 @@ pub mod crash;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod inbox;
 pub mod intent;
 pub mod observe;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
