@@ -49,6 +49,11 @@ pub const AFTER_MARK: &str = "after_mark";
 /// The effect is done, in the transaction of the mark.
 pub const AFTER_HANDLED: &str = "after_handled";
 
+/// A consumer's batch is handled; the broker has not been told.
+pub const BEFORE_ACK: &str = "before_ack";
+/// The broker has been told.
+pub const AFTER_ACK: &str = "after_ack";
+
 /// All points of a message that is handled in a transaction, in the order of the flow.
 pub const IN_INBOX: [&str; 5] = [BEFORE_MARK, AFTER_MARK, AFTER_HANDLED, BEFORE_COMMIT, AFTER_COMMIT];
 
