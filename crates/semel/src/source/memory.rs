@@ -144,7 +144,7 @@ impl MemorySource {
     }
 
     /// The message of a receipt, if it is still ours.
-    fn ours<'s>(me: u64, state: &'s mut State, n: u64, receipt: Receipt) -> Option<&'s mut Kept> {
+    fn ours(me: u64, state: &mut State, n: u64, receipt: Receipt) -> Option<&mut Kept> {
         state.messages.get_mut(&n).filter(|kept| {
             kept.out.is_some_and(|(by, under, until)| (by, under) == (me, receipt) && until > Instant::now())
         })

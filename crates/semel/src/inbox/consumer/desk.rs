@@ -86,11 +86,21 @@ impl Desk {
         self.held.insert(n, Held { receipt, message, tries: 0, line });
     }
 
-    /// Forgets messages that are not ours any more.
-    pub(super) fn drop_lost(&mut self, lost: &[Receipt]) {
-        for receipt in lost {
+    /// Forgets messages that are not ours any more, and what stands behind them in their lines: whoever has the front
+    /// now would be overtaken. The latter are to be given back.
+    pub(super) fn drop_lost(&mut self, lost: &[Receipt]) -> Vec<Receipt> {
+        let mut fronts: HashMap<u64, u64> = HashMap::new();
+        for n in lost.iter().filter_map(|receipt| self.by_receipt.get(receipt)) {
+            let front = fronts.entry(self.held[n].line).or_insert(*n);
+            *front = (*front).min(*n);
+        }
+        let overtaking = |(n, held): &(&u64, &Held)| fronts.get(&held.line).is_some_and(|front| *n > front);
+        let behind: Vec<Receipt> =
+            self.held.iter().filter(overtaking).map(|(_, held)| held.receipt).collect();
+        for receipt in lost.iter().chain(&behind) {
             self.remove(*receipt);
         }
+        behind.into_iter().filter(|receipt| !lost.contains(receipt)).collect()
     }
 
     /// Takes a message out; its line goes on at once.

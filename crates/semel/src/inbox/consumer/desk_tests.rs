@@ -94,12 +94,13 @@ fn only_what_may_be_the_message_s_fault_counts_and_poison_does_not_wait() {
 }
 
 #[test]
-fn what_was_lost_is_forgotten_and_what_became_of_it_does_not_matter() {
-    let mut desk = desk(&[Some("a"), Some("a")]);
+fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut desk = desk(&[a, a, b, a, a]);
     let options = ConsumerOptions::default();
-    desk.drop_lost(&[Receipt(0), Receipt(7)]);
-    assert_eq!(desk.tried(Receipt(0), failed(FailedKind::Message), true, Instant::now(), &options), None);
-    assert_eq!(desk.receipts(), [Receipt(1)]);
-    desk.drop_lost(&[Receipt(1)]);
+    assert_eq!(desk.drop_lost(&[Receipt(1), Receipt(3), Receipt(7)]), [Receipt(4)]);
+    assert_eq!(desk.tried(Receipt(1), failed(FailedKind::Message), true, Instant::now(), &options), None);
+    assert_eq!(desk.receipts(), [Receipt(0), Receipt(2)]);
+    assert_eq!(desk.drop_lost(&[Receipt(0), Receipt(2)]), []);
     assert!(desk.by_key.is_empty() && desk.lines.is_empty() && desk.by_receipt.is_empty());
 }

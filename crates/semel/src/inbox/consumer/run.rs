@@ -154,9 +154,17 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.take_in(delivery).await?;
             }
         }
+        self.give_up_lost().await
+    }
+
+    async fn give_up_lost(&mut self) -> Result<(), SourceError> {
         let lost = self.source.lost();
-        self.desk.drop_lost(&lost);
-        Ok(())
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let behind = self.desk.drop_lost(&lost);
+        let again: Vec<_> = behind.into_iter().map(|receipt| (receipt, Settle::Again)).collect();
+        if again.is_empty() { Ok(()) } else { self.source.settle(&again).await }
     }
 
     /// A message that cannot be told from others is not handled: it is buried, or stands in the way of nobody but itself.
@@ -206,8 +214,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let told = keeping(&mut self.source, &held, work).await?;
         crash::point(crash::BEFORE_ACK);
         let settled = self.fold(told, &tried).await;
-        let lost = self.source.lost();
-        self.desk.drop_lost(&lost);
+        self.give_up_lost().await?;
         if !settled.is_empty() {
             self.source.settle(&settled).await?;
         }
