@@ -32,6 +32,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
 use tokio::time::{Instant, timeout_at};
+use tower_service::Service;
 
 use self::dial::Dial;
 use self::signature::Secret;
@@ -133,8 +134,9 @@ impl WebhookOptions {
     /// A sink.
     pub fn open(self) -> WebhookSink {
         let dial = Dial { allow_private: self.allow_private, timeout: self.attempt };
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial);
-        WebhookSink { options: self, client }
+        let client =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
+        WebhookSink { options: self, client, dial, broken_by: Vec::new() }
     }
 }
 
@@ -150,6 +152,8 @@ impl WebhookOptions {
 pub struct WebhookSink {
     options: WebhookOptions,
     client: Client<Dial, Full<Bytes>>,
+    dial: Dial,
+    broken_by: Vec<String>,
 }
 
 impl WebhookSink {
@@ -201,8 +205,36 @@ impl Sink for WebhookSink {
             sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer more \
                        often, with the same webhook-id and Idempotency-Key."
                 .to_owned(),
-            broken_by: Vec::new(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    /// Connects to each endpoint and says nothing there.
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        self.broken_by.clear();
+        if self.options.endpoints.is_empty() && self.options.any.is_none() {
+            self.broken_by
+                .push("no endpoint is configured: every event would be refused; name one".to_owned());
+        }
+        let endpoints: Vec<Uri> = self
+            .options
+            .endpoints
+            .values()
+            .chain(&self.options.any)
+            .map(|endpoint| endpoint.uri.clone())
+            .collect();
+        for uri in endpoints {
+            match self.dial.call(uri.clone()).await {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    self.broken_by.push(format!("nothing is sent to {uri}: {error}"));
+                }
+                Err(error) => {
+                    return Err(SinkError::not_published(format!("{uri} could not be reached: {error}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
