@@ -14,12 +14,17 @@
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
+mod health;
+mod listing;
+mod metrics;
 mod options;
 pub mod poll;
 mod run;
 mod source;
 mod wave;
 
+pub use listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored};
+pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{
