@@ -204,6 +204,10 @@ pub struct Lag {
     pub parked: u64,
     /// Lanes that are ours.
     pub lanes: u32,
+    /// The highest epoch under which one of them is.
+    pub epoch: Option<u64>,
+    /// What the server keeps for us that was not confirmed yet, where it says so.
+    pub bytes: Option<u64>,
 }
 
 /// What was forgotten.

@@ -21,6 +21,7 @@ use crate::store::mysql::session::Dial;
 mod chunk;
 mod desk;
 mod link;
+mod list;
 mod retry;
 
 /// An outbox in MySQL or MariaDB. Cheap to clone. The tables are made with

@@ -36,6 +36,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 mod desk;
 mod group;
 mod link;
+mod list;
 mod options;
 mod prune;
 mod read;

@@ -16,6 +16,7 @@ use crate::relay::source::{
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
+mod list;
 mod table;
 
 /// An outbox in the caller's own SQLite file. Cheap to clone. The tables are made with
@@ -316,8 +317,8 @@ impl Source for SqliteSource {
     }
 
     async fn lag(&mut self) -> Result<Lag, SourceError> {
-        let lanes = u32::from(self.turn.is_some());
-        self.outbox.with(move |table| table.lag(lanes)).await
+        let epoch = self.epoch().ok();
+        self.outbox.with(move |table| table.lag(epoch)).await
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::poll::{LANES, share};
+use crate::relay::poll::{LANES, known_version, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::error::Trouble;
@@ -214,11 +214,7 @@ async fn lineage(session: &Session) -> Result<Lineage, SourceError> {
     let rows = session.query(&START, &[]).await.map_err(|trouble| trouble.not_applied())?;
     let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
     let version: Option<i32> = get(row, 1)?;
-    if version != Some(1) {
-        let message =
-            format!("the outbox has version {version:?}, and this build knows 1; run a newer semel");
-        return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
-    }
+    known_version(version.unwrap_or_default().into())?;
     let store: Option<String> = get(row, 0)?;
     let found = Lineage::new(store.unwrap_or_default(), system(session).await);
     let stored: Vec<String> = get(row, 2)?;
