@@ -126,6 +126,12 @@ impl Lineage {
         Self { store, system }
     }
 
+    /// The tables' own part.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
     pub fn read(text: &str) -> Self {
         match text.split_once('/') {
@@ -194,6 +200,8 @@ pub struct Lag {
     pub parked: u64,
     /// Lanes that are ours.
     pub lanes: u32,
+    /// Bytes of the server's log that wait for us, where events come from the log.
+    pub bytes: Option<u64>,
 }
 
 /// What was forgotten.

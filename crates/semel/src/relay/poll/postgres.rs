@@ -34,13 +34,13 @@ use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Settled, Sourc
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
-mod group;
-mod link;
-mod options;
+pub(in crate::relay) mod group;
+pub(in crate::relay) mod link;
+pub(in crate::relay) mod options;
 mod prune;
-mod read;
-mod retry;
-mod snapshot;
+pub(in crate::relay) mod read;
+pub(in crate::relay) mod retry;
+pub(in crate::relay) mod snapshot;
 mod statement;
 
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
@@ -352,7 +352,7 @@ impl Source for PostgresSource {
     }
 }
 
-fn unreadable(why: &str) -> StoreError {
+pub(in crate::relay) fn unreadable(why: &str) -> StoreError {
     let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

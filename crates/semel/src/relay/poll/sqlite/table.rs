@@ -299,6 +299,7 @@ impl Table {
                 oldest: oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())),
                 parked: row.get::<_, i64>(2)?.unsigned_abs(),
                 lanes,
+                bytes: None,
             })
         });
         self.told(told)
