@@ -95,6 +95,8 @@ pub(super) struct Active {
     pub(super) stage: Stage,
     table: Table,
     wire: Option<Wire>,
+    /// How far the log was written when we came.
+    pub(super) written: Lsn,
     /// Written down, and so the server may be told.
     pub(super) acked: Lsn,
     noted: Spot,
@@ -147,6 +149,7 @@ impl Active {
             stage: Stage::Starting,
             table,
             wire: Some(wire),
+            written: known.written,
             acked: Lsn::default(),
             noted: Spot::default(),
             whole: Lsn::default(),

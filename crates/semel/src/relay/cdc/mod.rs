@@ -68,7 +68,7 @@ pub struct CdcSource {
     outstanding: Option<(Batch, Origin)>,
     /// How far the sink has come, where it keeps that.
     reached: Option<(Lineage, Place, Vec<Uuid>)>,
-    /// How far we are, over a reconnection.
+    /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
     carried: Option<(Lineage, Spot)>,
     /// Not before then it is tried again to become active.
     again_at: Instant,
@@ -104,11 +104,7 @@ impl CdcSource {
 
     /// Forgets what is not certain. Connections are dropped with all that is under way on them.
     fn forget(&mut self) {
-        if let Some(active) = self.active.take()
-            && matches!(active.stage, Stage::Stream(_))
-        {
-            self.carried = Some((active.lineage, active.spot));
-        }
+        self.active = None;
         self.outstanding = None;
         self.unsure = false;
     }
@@ -169,9 +165,17 @@ impl CdcSource {
         Ok(true)
     }
 
-    /// A position of another log says nothing about this one.
+    /// A position of another log says nothing about this one. Nor does one that this log has not come to yet: then it
+    /// is an old copy of itself.
     fn check_reached(&self, active: &Active) -> Result<(), SourceError> {
         match &self.reached {
+            Some((_, Place { at: At::Stream(spot), .. }, _)) if spot.commit > active.written => {
+                Err(options::lost(format!(
+                    "the sink has events up to {} of the log, and the log ends at {}: the server was set back to an \
+                     older state; find out, then say where to go on with `semel outbox rebase`, at the sink too",
+                    spot.commit, active.written
+                )))
+            }
             Some((stored, ..)) if !stored.matches(&active.lineage) => {
                 Err(SourceError::Lineage { stored: stored.clone(), found: active.lineage.clone() })
             }
@@ -367,11 +371,11 @@ impl CdcSource {
             Origin::Stream { whole, spot, made_at } => {
                 let aside = Aside::of(&batch.events, made_at, settled);
                 (active.whole, active.spot) = (active.whole.max(*whole), active.spot.max(*spot));
-                if aside.is_empty() {
-                    active.note_if_due(&cdc).await?;
-                } else {
+                if !aside.is_empty() {
                     active.note(&cdc, &aside).await?;
                 }
+                self.carried = Some((active.lineage.clone(), active.spot));
+                active.note_if_due(&cdc).await?;
             }
             Origin::Table { seq } => {
                 let aside = Aside::of(&batch.events, &[], settled);

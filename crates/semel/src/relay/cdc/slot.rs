@@ -45,6 +45,7 @@ pub(super) struct Known {
     /// How long the server waits for us to say something.
     pub(super) sender_timeout: Duration,
     pub(super) parked: bool,
+    pub(super) written: Lsn,
 }
 
 /// How to go on.
@@ -128,6 +129,7 @@ impl Known {
                 _ => Duration::from_secs(60),
             },
             parked: get(row, 15)?,
+            written: lsn(16)?.unwrap_or_default(),
         })
     }
 }

@@ -5,7 +5,8 @@ SELECT s.slot_name IS NOT NULL AS there, s.plugin::text, s.database = current_da
        n.lineage, n.acked::text, n.commit_lsn::text, n.place, n.walk::text,
        pg_current_snapshot()::text AS now,
        (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_sender_timeout') AS sender_timeout_ms,
-       EXISTS (SELECT FROM semel_outbox_parked_key) AS parked
+       EXISTS (SELECT FROM semel_outbox_parked_key) AS parked,
+       pg_current_wal_insert_lsn()::text AS written
 FROM (VALUES ($1::text)) AS asked (name)
 LEFT JOIN pg_replication_slots s ON s.slot_name = asked.name
 LEFT JOIN semel_outbox_slot n ON n.name = asked.name
