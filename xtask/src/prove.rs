@@ -98,6 +98,11 @@ fn run(program: &[&str], args: &[String]) -> Result<(), String> {
     cargo(&line, args)
 }
 
+/// Runs cargo, which says itself what fails.
+pub(crate) fn cargo_plain(line: &[&str]) -> Result<(), String> {
+    cargo(line, &[])
+}
+
 fn cargo(line: &[&str], args: &[String]) -> Result<(), String> {
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     match cargo.args(line).args(args).status() {
