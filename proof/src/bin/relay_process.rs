@@ -1,64 +1,14 @@
-//! A relay as a process of its own, from an outbox in PostgreSQL to Kafka, until SIGTERM or until its input ends.
-//!
-//! `relay_process --from postgres://… --to kafka://HOST:PORT [--mode poll]`
+//! `relay_process --from postgres://… --to kafka://HOST:PORT [--mode poll]`: see [`proof::relay_process`].
 
 use std::process::ExitCode;
 
-use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayOptions};
-use semel::sink::kafka::KafkaSink;
-use tokio::io::AsyncReadExt;
-use tokio::signal::unix::{SignalKind, signal};
-
-type Failed = Box<dyn std::error::Error + Send + Sync>;
-
-const USAGE: &str = "usage: relay_process --from postgres://… --to kafka://HOST:PORT [--mode poll]";
-
 #[tokio::main]
 async fn main() -> ExitCode {
-    match relay().await {
+    match proof::relay_process::run(std::env::args().skip(1)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("relay: {error}");
             ExitCode::FAILURE
         }
     }
-}
-
-async fn relay() -> Result<(), Failed> {
-    let (mut from, mut to, mut mode) = (None, None, "poll".to_owned());
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match (word.as_str(), words.next()) {
-            ("--from", Some(url)) => from = Some(url),
-            ("--to", Some(url)) => to = url.strip_prefix("kafka://").map(str::to_owned),
-            ("--mode", Some(name)) => mode = name,
-            _ => return Err(USAGE.into()),
-        }
-    }
-    let (Some(from), Some(to)) = (from, to) else { return Err(USAGE.into()) };
-    if mode != "poll" {
-        return Err(format!("{mode:?} is no mode; {USAGE}").into());
-    }
-    let outbox = PostgresOutbox::open(&from).await?;
-    let relay = Relay::new(outbox.source(), KafkaSink::options(&to).open()?, RelayOptions::default());
-    let (stop, mut term) = (relay.stop_handle(), signal(SignalKind::terminate())?);
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            // Whoever started it is gone.
-            () = input_ended() => {}
-        }
-        stop.stop();
-    });
-    println!("relaying");
-    let ended = relay.run().await?;
-    println!("confirmed {}", ended.confirmed);
-    Ok(())
-}
-
-/// A pipe ends with whoever holds its other end.
-async fn input_ended() {
-    let (mut input, mut byte) = (tokio::io::stdin(), [0]);
-    while matches!(input.read(&mut byte).await, Ok(1)) {}
 }
