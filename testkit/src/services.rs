@@ -19,6 +19,7 @@
 
 mod access;
 mod catalogue;
+mod cluster;
 mod control;
 mod elasticmq;
 mod error;
@@ -40,6 +41,7 @@ mod redis_cluster;
 
 pub use access::{Lease, SKIP_LOG_ENV, WITHOUT_ENV, find, require};
 pub use catalogue::Service;
+pub use cluster::Cluster;
 pub use control::{Alone, alone};
 pub use error::{Error, Result};
 pub use install::{install, install_packages};

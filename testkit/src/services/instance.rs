@@ -116,7 +116,7 @@ pub(super) fn place(service: Service, ports: &[u16]) -> Place {
 
 /// A server that must not run as root cannot reach data below a directory closed to all but root,
 /// such as root's home. Its data is then under `/var/tmp`, in a directory of this checkout's own.
-fn data_dir(recipe: &dyn Recipe, dir: &Path) -> PathBuf {
+pub(super) fn data_dir(recipe: &dyn Recipe, dir: &Path) -> PathBuf {
     let reachable = |dir: &Path| {
         dir.ancestors().all(|dir| fs::metadata(dir).map_or(true, |meta| meta.permissions().mode() & 1 == 1))
     };
@@ -267,7 +267,7 @@ fn prepare(recipe: &dyn Recipe, at: &Place) -> Result<()> {
     Ok(fs::write(mark, DATA_REVISION)?)
 }
 
-fn ids_of(user: &str) -> Result<(u32, u32)> {
+pub(super) fn ids_of(user: &str) -> Result<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd")?;
     let ids = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
