@@ -3,5 +3,7 @@
 
 #[cfg(feature = "stores")]
 pub mod load;
+#[cfg(feature = "stores")]
+pub mod planted;
 #[cfg(feature = "kill")]
 pub mod simulation;

@@ -6,7 +6,6 @@
 mod chaos;
 mod cursor;
 mod mysql;
-mod naive;
 mod ownership;
 mod parked;
 mod planted;

@@ -164,7 +164,7 @@ fn consume(
     consumer.args(["--bootstrap-server", bootstrap, "--topic", topic, "--timeout-ms", "5000"]);
     consumer.arg("--max-messages").arg(max.to_string());
     for property in show {
-        consumer.arg("--property").arg(format!("{property}=true"));
+        consumer.arg("--formatter-property").arg(format!("{property}=true"));
     }
     let isolation = if read_committed { "read_committed" } else { "read_uncommitted" };
     consumer.args(["--isolation-level", isolation]);
