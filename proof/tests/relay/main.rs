@@ -8,6 +8,7 @@ mod cursor;
 mod mysql;
 mod ownership;
 mod parked;
+mod plans;
 mod planted;
 mod prune;
 mod sink;
