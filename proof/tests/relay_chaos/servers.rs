@@ -3,7 +3,7 @@
 use semel::relay::poll::postgres::PostgresOutbox;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use testkit::proxy::Proxy;
-use testkit::services::{Cluster, Service, require};
+use testkit::services::{Cluster, Service, alone, require};
 
 use crate::SOON;
 use crate::load::Database;
@@ -33,6 +33,22 @@ async fn the_database_is_killed_and_comes_back() {
     }
     load.more(150).await;
     scene.follower.more(150);
+    let verdict = scene.end(load, vec![relay]).await;
+    assert!(verdict.holds(), "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_is_killed_and_comes_back() {
+    let (Some(mut server), Some(broker)) = (alone(Service::Mariadb), require(Service::Kafka)) else { return };
+    let mut scene = Scene::mariadb(server.url(), broker.url()).await;
+    let load = scene.load();
+    let relay = scene.relay();
+    for _ in 0..rounds(2) {
+        scene.follower.more(100);
+        server.restart().unwrap();
+    }
+    load.more(100).await;
+    scene.follower.more(100);
     let verdict = scene.end(load, vec![relay]).await;
     assert!(verdict.holds(), "{verdict}");
 }
