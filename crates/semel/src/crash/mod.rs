@@ -42,6 +42,16 @@ pub const AFTER_PUBLISH: &str = "after_publish";
 /// The source knows that a batch is done.
 pub const AFTER_DONE: &str = "after_done";
 
+/// Before a consumer marks a message in its transaction.
+pub const BEFORE_MARK: &str = "before_mark";
+/// The message is marked; its effect has not begun.
+pub const AFTER_MARK: &str = "after_mark";
+/// The effect is done, in the transaction of the mark.
+pub const AFTER_HANDLED: &str = "after_handled";
+
+/// All points of a message that is handled in a transaction, in the order of the flow.
+pub const IN_INBOX: [&str; 5] = [BEFORE_MARK, AFTER_MARK, AFTER_HANDLED, BEFORE_COMMIT, AFTER_COMMIT];
+
 /// All points of a relay, in the order of the flow.
 pub const IN_RELAY: [&str; 3] = [BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_DONE];
 
