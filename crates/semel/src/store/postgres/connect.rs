@@ -211,11 +211,44 @@ impl Session {
 
     /// Carries out one statement, in one trip, within a bound.
     pub(crate) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        self.bounded(self.send(sql, values)).await
+    }
+
+    /// The same in a transaction of its own that begins with `settings`, still in one trip. What else is to be had behind
+    /// a pooler, where a setting lasts as long as a transaction. Cancelled, the transaction may stay open: the session is
+    /// to be dropped then.
+    pub(crate) async fn query_under(
+        &self,
+        settings: &str,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Trouble> {
+        let begin = format!("BEGIN; {settings}");
+        self.bounded(async {
+            // Each is sent when it is first asked for, so they travel together and in this order.
+            let (begun, rows, ended) = tokio::join!(
+                biased;
+                self.client.batch_execute(&begin),
+                self.send(sql, values),
+                self.client.batch_execute("COMMIT"),
+            );
+            begun?;
+            let rows = rows?;
+            ended?;
+            Ok(rows)
+        })
+        .await
+    }
+
+    async fn bounded(
+        &self,
+        work: impl Future<Output = Result<Vec<Row>, Trouble>>,
+    ) -> Result<Vec<Row>, Trouble> {
         let late = |_| {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
             Trouble::TimedOut(message)
         };
-        let sent = tokio::time::timeout(self.patience, self.send(sql, values)).await;
+        let sent = tokio::time::timeout(self.patience, work).await;
         let answered = sent.map_err(late).and_then(|answered| answered);
         if answered.as_ref().is_err_and(Trouble::loses_connection) {
             self.spent.store(true, Ordering::Relaxed);

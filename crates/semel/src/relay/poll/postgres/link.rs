@@ -20,6 +20,10 @@ use crate::store::{ErrorKind, Fate, StoreError};
 /// sort of all that is left, whatever the statistics say. Workers take longer to start than a chunk to read.
 const QUICK: &str =
     "SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0";
+/// The same behind a pooler, with what a session of ours has from the beginning.
+const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; \
+                          SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL enable_seqscan = off; \
+                          SET LOCAL jit = off";
 
 pub(in crate::relay) struct Link {
     pub(in crate::relay) session: Session,
@@ -61,6 +65,21 @@ impl Link {
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
         self.session.query(sql, values).await.map_err(|trouble| trouble.explain())
+    }
+
+    /// Looks for events, by the indexes whatever the statistics say.
+    pub(super) async fn look(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        match self.session.path {
+            Path::Direct => self.query(sql, values).await,
+            Path::Pooled => {
+                let rows = self.session.query_under(QUICK_ONCE, sql, values).await;
+                rows.map_err(|trouble| trouble.not_applied())
+            }
+        }
     }
 
     /// Changes something under the epochs of these lanes, or nothing.

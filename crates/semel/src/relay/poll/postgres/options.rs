@@ -49,7 +49,7 @@ impl Default for Options {
         Self {
             bounds: Bounds::default(),
             lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
             edit: None,
         }
     }
@@ -82,8 +82,8 @@ impl PostgresOutboxOptions {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise, then
-    /// twice as late each time, up to an hour. One that was refused waits for a person.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute. One that was refused waits for a person.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self

@@ -94,7 +94,7 @@ impl Link {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
-            let rows = self.query(&outbox.statements.lag, &values).await?;
+            let rows = self.look(&outbox.statements.lag, &values).await?;
             let Some(row) = rows.first() else { continue };
             let (events, oldest, parked): (i64, Option<i64>, i64) =
                 (get(row, 0)?, get(row, 1)?, get(row, 2)?);

@@ -70,7 +70,7 @@ impl Link {
         high: Option<&Snapshot>,
     ) -> Result<(Snapshot, i64), SourceError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
-        let rows = self.query(&outbox.statements.open, &values).await?;
+        let rows = self.look(&outbox.statements.open, &values).await?;
         let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
         let high: String = get(row, 0)?;
         let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is no snapshot")))?;
@@ -93,7 +93,7 @@ impl Link {
         let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
         loop {
             let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &PIECE];
-            let rows = self.query(&outbox.statements.floor, &values).await?;
+            let rows = self.look(&outbox.statements.floor, &values).await?;
             let Some(row) = rows.first() else { break };
             floor = floor.min(get(row, 2)?);
             (xid, seq) = (get(row, 0)?, get(row, 1)?);
@@ -126,7 +126,7 @@ impl Link {
             &lanes,
             &floor,
         ];
-        let rows = self.query(sql, &values).await?;
+        let rows = self.look(sql, &values).await?;
         let mut chunk =
             Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
         for row in &rows {

@@ -268,7 +268,7 @@ impl Table {
             }
             let later = format!(
                 "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = CASE WHEN NOT ?2 THEN
-                     {NOW} + min(?3 << min(tries + 1, 20), 3600000) END WHERE key = ?1"
+                     {NOW} + min(?3 << min(tries + 1, 20), max(?3, 60000)) END WHERE key = ?1"
             );
             for (key, for_good) in retried.later.iter().zip(&retried.for_good) {
                 tx.execute(&later, params![key, for_good, ms(retry)])?;
