@@ -11,6 +11,8 @@
 //! - **The broker is down.** The batch waits, with growing pauses, for as long as it takes.
 //! - **An event cannot be published.** Its key is [parked](Parked) with a copy of it and of what comes after; the other
 //!   keys go on.
+//! - **It must be seen once.** With a sink that keeps the position beside the events,
+//!   [`run_exactly_once`](Relay::run_exactly_once) compares it after every crash and doubt.
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 

@@ -46,7 +46,7 @@ async fn round(seed: u64) {
                 relay.kill().await;
                 relays.push(start());
             }
-            1 => outbox.retry().await,
+            1 => outbox.retry(None).await,
             2 => tokio::time::sleep(Duration::from_millis(rng.u64(1..60))).await,
             _ => {}
         }
@@ -65,7 +65,7 @@ async fn round(seed: u64) {
     }
     for _ in 0..3 {
         relays.push(start());
-        outbox.retry().await;
+        outbox.retry(None).await;
         outbox.until_parked(0).await;
         outbox.drained(&broker).await;
     }

@@ -9,3 +9,4 @@ mod misuse;
 mod outboxes;
 mod planted;
 mod scenes;
+mod wrong;

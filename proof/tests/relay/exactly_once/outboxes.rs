@@ -24,7 +24,7 @@ pub trait Outbox: Sized {
     async fn append(&self, events: &[(&str, &str)]);
     fn source(&self) -> impl Source;
     async fn parked(&self) -> Vec<Parked>;
-    async fn retry(&self);
+    async fn retry(&self, key: Option<&str>);
     async fn end(self) {}
 
     async fn parked_texts(&self) -> Vec<String> {
@@ -157,8 +157,8 @@ impl Outbox for InSqlite {
     async fn parked(&self) -> Vec<Parked> {
         self.outbox.parked(None, 1_000).await.unwrap()
     }
-    async fn retry(&self) {
-        self.outbox.retry(None).await.unwrap();
+    async fn retry(&self, key: Option<&str>) {
+        self.outbox.retry(key).await.unwrap();
     }
 }
 
@@ -189,8 +189,8 @@ impl Outbox for InPostgres {
     async fn parked(&self) -> Vec<Parked> {
         self.outbox.parked(None, 1_000).await.unwrap()
     }
-    async fn retry(&self) {
-        self.outbox.retry(None).await.unwrap();
+    async fn retry(&self, key: Option<&str>) {
+        self.outbox.retry(key).await.unwrap();
     }
     async fn end(self) {
         self.world.end().await;
@@ -220,8 +220,8 @@ impl Outbox for InMaria {
     async fn parked(&self) -> Vec<Parked> {
         self.outbox.parked(None, 1_000).await.unwrap()
     }
-    async fn retry(&self) {
-        self.outbox.retry(None).await.unwrap();
+    async fn retry(&self, key: Option<&str>) {
+        self.outbox.retry(key).await.unwrap();
     }
     async fn end(self) {
         self.world.end().await;

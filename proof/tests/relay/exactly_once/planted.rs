@@ -4,7 +4,9 @@ use semel::relay::{Relay, RelayError};
 
 use super::broker::{Broker, Bug, Step};
 use super::outboxes::{InSqlite, Outbox, Verdict, quick, verdict};
-use super::scenes::{killed_after_the_commit, killed_with_one_left_out};
+use super::scenes::{
+    killed_after_the_commit, killed_while_a_parked_key_is_tried_again, killed_with_one_left_out,
+};
 
 fn all() -> Vec<String> {
     ["a1", "b1", "a2", "c1", "a3"].map(str::to_owned).to_vec()
@@ -26,6 +28,12 @@ async fn done_before_the_commit_is_caught_losing_events() {
 async fn forgetting_what_was_left_out_is_caught_losing_it() {
     let (found, parked) = killed_with_one_left_out(&InSqlite::new(), Bug::ForgetsWhatWasLeftOut).await;
     assert_eq!((found.lost, parked), (vec!["a2".to_owned(), "a3".to_owned()], Vec::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_parked_batch_put_together_anew_is_caught_publishing_twice() {
+    let found = killed_while_a_parked_key_is_tried_again(&InSqlite::new(), true).await;
+    assert_eq!(found.twice, ["a1", "a2", "a3"]);
 }
 
 /// The first stands still before its commit, as a process that is stopped does, until another has its lease and is

@@ -1,6 +1,7 @@
 //! One producer of librdkafka's, and its delivery reports put back beside the events they are about.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -89,6 +90,8 @@ pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, pl
 pub(super) struct Batch {
     reports: Mutex<Reports>,
     complete: Notify,
+    /// The same for who may block.
+    over: Condvar,
 }
 
 struct Reports {
@@ -102,7 +105,7 @@ pub(super) type Report = Result<(), Code>;
 impl Batch {
     pub(super) fn of(len: usize) -> Arc<Self> {
         let reports = Mutex::new(Reports { left: len, of: vec![None; len] });
-        Arc::new(Self { reports, complete: Notify::new() })
+        Arc::new(Self { reports, complete: Notify::new(), over: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Reports> {
@@ -117,6 +120,7 @@ impl Batch {
         }
         if reports.left == 0 {
             self.complete.notify_one();
+            self.over.notify_all();
         }
     }
 
@@ -125,6 +129,14 @@ impl Batch {
         while self.lock().left > 0 {
             self.complete.notified().await;
         }
+    }
+
+    /// Blocks until every record has been reported, or until then. librdkafka's own flush would look for the reports that
+    /// the producer's thread has taken away, a tenth of a second at a time.
+    pub(super) fn wait(&self, until: Instant) -> bool {
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.over.wait_timeout_while(self.lock(), left, |reports| reports.left > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.left == 0
     }
 
     /// The reports so far.

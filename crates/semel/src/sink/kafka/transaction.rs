@@ -241,10 +241,9 @@ impl Transaction<'_> {
         if let Err(error) = self.produce(events, position, &batch, until) {
             return Err(self.abort(error));
         }
-        // Flushed here and not in the commit, so that what is then to be committed is there.
-        if let Err(error) = producer.flush(left(until)) {
-            let told = format!("the broker did not take a transaction in time: {error}");
-            return Err(self.abort(SinkError::not_published(told)));
+        // Waited for here and not in the commit, so that what is then to be committed is there.
+        if !batch.wait(until) {
+            return Err(self.abort(SinkError::not_published("the broker did not take a transaction in time")));
         }
         let reports = batch.reports();
         if let Some(error) = self.blame(events, &reports) {
