@@ -85,13 +85,6 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
         batches = ended.batches,
         "stopped; what was not confirmed is still in the outbox"
     );
-    if !json {
-        eprintln!(
-            "semel: published {} events, parked {}",
-            thousands(ended.confirmed),
-            thousands(ended.parked)
-        );
-    }
     Ok(())
 }
 
