@@ -149,8 +149,8 @@ fn parse_prune(text: &str) -> Result<Prune, String> {
 #[derive(Args)]
 #[command(next_help_heading = "Brokers")]
 pub(crate) struct SinkFlags {
-    /// Also the attributes of CloudEvents, told by this source (a URI reference): Kafka, NATS, webhooks
-    #[arg(long, value_name = "SOURCE", env = "SEMEL_RELAY_CLOUDEVENTS", hide_env = true)]
+    /// Also the attributes of CloudEvents, told by this source: Kafka, NATS, webhooks
+    #[arg(long, value_name = "URI", env = "SEMEL_RELAY_CLOUDEVENTS", hide_env = true)]
     pub(crate) cloudevents: Option<String>,
     /// Properties of librdkafka's, NAME=VALUE a line, such as sasl.password: file:PATH or env:NAME
     #[arg(long, value_name = "SOURCE", value_parser = parse_source, env = "SEMEL_RELAY_KAFKA_CONFIG", hide_env = true)]

@@ -71,7 +71,7 @@ mod postgres {
         let listed =
             semel(&["outbox", "ls", "--from", &url, "--key", "k-3", "--oldest-first", "--json"]).json();
         let events = listed["events"].as_array().unwrap();
-        assert_eq!(events.len(), 15);
+        assert_eq!(events.len(), 14);
         assert!(events.iter().all(|event| event["state"] == "published"), "{events:?}");
         let shown = semel(&["outbox", "show", &text(&events[0]["id"]), "--from", &url, "--json"]).json();
         assert_eq!((&shown["payload"], &shown["state"]), (&"{\"n\":3}".into(), &"published".into()));
