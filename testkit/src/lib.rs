@@ -10,6 +10,7 @@
 //! Plain threads and blocking calls throughout: it serves tests of any kind, with a runtime or
 //! without, and builds in seconds. Every wait has a bound.
 
+pub mod certificates;
 pub mod child;
 pub mod ledger;
 pub mod proxy;

@@ -11,9 +11,15 @@ use semel::conformance::sink::{Seen, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::webhook::{WebhookOptions, WebhookSink};
 use semel::sink::{Published, Sink};
+use testkit::certificates::certificates;
 use testkit::proxy::Proxy;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::{confirmed, event, lose_an_answer, texts, unique};
 
@@ -241,11 +247,62 @@ async fn an_event_does_not_say_how_it_is_carried() {
         assert!(matches!(&answers[0], Published::Refused(_)), "{name}: {answers:?}");
     }
     assert!(receiver.read("in").is_empty());
-    for (url, secret) in
-        [("https://a.example/", SECRET), ("ftp://a/", SECRET), ("/in", SECRET), ("http://a/", "x")]
+    for (url, secret) in [("https:///in", SECRET), ("ftp://a/", SECRET), ("/in", SECRET), ("http://a/", "x")]
     {
         assert!(WebhookSink::options().any_topic(url, secret).is_err(), "{url}");
     }
+}
+
+/// Ends TLS in front of a receiver, with the certificate of this directory, until the test ends.
+async fn behind_tls(receiver: &Receiver, dir: &std::path::Path) -> u16 {
+    let chain = CertificateDer::pem_file_iter(dir.join("server.pem")).unwrap().collect::<Result<_, _>>();
+    let key = PrivateKeyDer::from_pem_file(dir.join("server.key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain.unwrap(), key)
+        .unwrap();
+    let (tls, listener) =
+        (TlsAcceptor::from(Arc::new(config)), TcpListener::bind("127.0.0.1:0").await.unwrap());
+    let (port, behind) = (listener.local_addr().unwrap().port(), receiver.address);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let tls = tls.clone();
+            tokio::spawn(async move {
+                let Ok(mut outside) = tls.accept(stream).await else { return };
+                let mut inside = TcpStream::connect(behind).await.unwrap();
+                let _ = tokio::io::copy_bidirectional(&mut outside, &mut inside).await;
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_spoken_with_whom_an_authority_vouches_for_and_with_nobody_else() {
+    let (receiver, at) = (Receiver::start(), tempfile::tempdir().unwrap());
+    certificates(at.path());
+    let port = behind_tls(&receiver, at.path()).await;
+    let pem = |name: &str| std::fs::read(at.path().join(name)).unwrap();
+    let sink = |host: &str, trust: Option<&str>| {
+        let options = WebhookSink::options().allow_private().timeout(Duration::from_secs(5));
+        let options = options.any_topic(&format!("https://{host}:{port}/tls"), SECRET).unwrap();
+        trust.into_iter().fold(options, |options, name| options.trust(&pem(name)).unwrap()).open()
+    };
+    let mut trusted = sink("localhost", Some("ca.pem"));
+    assert!(confirmed(&trusted.publish(&[event("tls", "a", 1), event("tls", "a", 2)]).await));
+    assert_eq!(texts(&receiver.read("tls")), ["1", "2"]);
+    // Of an authority nobody asked, of the system's, and for another name.
+    for mut sink in
+        [sink("localhost", Some("other.pem")), sink("localhost", None), sink("127.0.0.1", Some("ca.pem"))]
+    {
+        let answers = sink.publish(&[event("tls", "a", 3)]).await;
+        let refused = matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published());
+        assert!(refused && format!("{answers:?}").contains("certificate"), "{answers:?}");
+    }
+    assert_eq!(receiver.read("tls").len(), 2);
+    assert!(WebhookSink::options().trust(b"nonsense").is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod certificates;
 mod mysql;
 mod postgres;
 mod protect;

@@ -49,6 +49,10 @@ impl Source for AnySource {
         each!(self, source => source.next().await)
     }
 
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        each!(self, source => source.take_all().await)
+    }
+
     async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
         each!(self, source => source.resume(reached).await)
     }

@@ -72,11 +72,11 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     let guarantee = to.guarantee();
     tracing::info!(%from, to = %into, guarantee = guarantee.sentence, "started");
     let running = Running { args, metrics: metrics.as_ref(), stopping };
-    // Exactly once has another loop, and logical replication another source: each is an arm here.
+    // Exactly once has another loop, and logical replication another source.
     let ended = match (args.mode, to) {
         (Mode::Poll, To::AtLeastOnce(sink)) => running.relay(outbox.source(), *sink).await,
         #[cfg(feature = "kafka")]
-        (Mode::Poll, To::ExactlyOnce(_)) => Err(not_built("--exactly-once")),
+        (Mode::Poll, To::ExactlyOnce(sink)) => running.exactly_once(outbox.source(), *sink).await,
         (Mode::Cdc, _) => Err(not_built("--mode cdc")),
     }?;
     tracing::info!(
@@ -92,9 +92,6 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
 fn supported(args: &Relay) -> Result<(), Failed> {
     if args.mode == Mode::Cdc {
         return Err(not_built("--mode cdc"));
-    }
-    if args.exactly_once.is_some() {
-        return Err(not_built("--exactly-once"));
     }
     Ok(())
 }
@@ -113,12 +110,26 @@ struct Running<'a> {
 
 impl Running<'_> {
     async fn relay<S: Source, K: Sink>(&self, source: S, sink: K) -> Result<Ended, Failed> {
-        let mut relay = semel::relay::Relay::new(source, sink, self.args.bounds.options());
-        if let Some(metrics) = self.metrics {
-            relay = relay.observed_by(metrics);
+        let relay = self.observed(source, sink);
+        self.until_stopped(relay.stop_handle(), Box::pin(relay.run())).await
+    }
+
+    #[cfg(feature = "kafka")]
+    async fn exactly_once<S: Source, K: semel::sink::ExactlyOnce>(
+        &self,
+        source: S,
+        sink: K,
+    ) -> Result<Ended, Failed> {
+        let relay = self.observed(source, sink);
+        self.until_stopped(relay.stop_handle(), Box::pin(relay.run_exactly_once())).await
+    }
+
+    fn observed<S: Source, K: Sink>(&self, source: S, sink: K) -> semel::relay::Relay<S, K> {
+        let relay = semel::relay::Relay::new(source, sink, self.args.bounds.options());
+        match self.metrics {
+            Some(metrics) => relay.observed_by(metrics),
+            None => relay,
         }
-        let stop = relay.stop_handle();
-        self.until_stopped(stop, Box::pin(relay.run())).await
     }
 
     /// A first signal ends it in order, a second one at once.
@@ -152,7 +163,10 @@ impl Running<'_> {
 fn failed(error: RelayError) -> Failed {
     match error {
         RelayError::Source(error) => error.into(),
-        other => Failed::not_done(format!("{other}; start this one again once the other is stopped")),
+        error @ RelayError::Fenced(_) => {
+            Failed::not_done(format!("{error}; start this one again once the other is stopped"))
+        }
+        error => Failed::not_done(error.to_string()),
     }
 }
 

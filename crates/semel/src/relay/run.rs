@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
-use super::source::{Batch, Source, SourceError};
+use super::source::{Batch, Lineage, Source, SourceError};
 use super::wave::Waves;
 use crate::crash;
 use crate::observe::names;
@@ -37,17 +37,17 @@ use crate::sink::{Published, Sink, SinkError};
 /// # }
 /// ```
 pub struct Relay<S, K> {
-    source: S,
-    sink: K,
-    options: RelayOptions,
+    pub(super) source: S,
+    pub(super) sink: K,
+    pub(super) options: RelayOptions,
     wake: Wake,
-    stop: watch::Sender<bool>,
+    pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
-    observer: Option<Observer>,
+    pub(super) observer: Option<Observer>,
 }
 
 /// Who is told, and when the source was last asked for the sake of it.
-struct Observer {
+pub(super) struct Observer {
     metrics: RelayMetrics,
     sampled: Option<Instant>,
 }
@@ -96,6 +96,21 @@ pub enum RelayError {
     /// Another relay has taken the sink over.
     #[error("another relay has taken the sink over: {0}")]
     Fenced(SinkError),
+    /// The position beside the events was written for another outbox.
+    #[error(
+        "the position in the sink is of the outbox {stored}, and this is {found}: two outboxes share a name in the \
+         sink, or the database was restored from a dump or upgraded; find out which, then give this relay a \
+         transactional id of its own: it goes on where the outbox's own cursor is"
+    )]
+    OtherOutbox {
+        /// What the sink has.
+        stored: Lineage,
+        /// What is there.
+        found: Lineage,
+    },
+    /// The position beside the events cannot be used.
+    #[error("the position in the sink cannot be used: {0}")]
+    Position(String),
 }
 
 /// How a batch ended.
@@ -181,7 +196,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     }
 
     /// Waits for the next look. A wake or a stop ends it.
-    async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
+    pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
             () = tokio::time::sleep(idle) => {}
             () = self.wake.0.notified() => {}
@@ -202,7 +217,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             match &sent {
                 Ok(Sent::Done) => metrics.succeeded(),
                 Err(RelayError::Source(error)) => metrics.source_failed(error),
-                Ok(Sent::Left) | Err(RelayError::Fenced(_)) => {}
+                Ok(Sent::Left) | Err(_) => {}
             }
         });
         sent
@@ -282,14 +297,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return answers;
         };
         for (span, answer) in spans.iter().zip(told) {
-            let (outcome, error) = match answer {
-                Published::Confirmed => ("confirmed", None),
-                Published::Failed(error) => ("failed", Some(error)),
-                Published::Refused(error) => ("refused", Some(error)),
-            };
-            span.record("outcome", outcome);
-            if let Some(error) = error {
-                span.record("error", tracing::field::display(error));
+            match answer {
+                Published::Confirmed => record(span, "confirmed", None),
+                Published::Failed(error) => record(span, "failed", Some(error)),
+                Published::Refused(error) => record(span, "refused", Some(error)),
             }
         }
         self.observe(|metrics| metrics.call_ends(began.elapsed(), told));
@@ -308,18 +319,21 @@ impl<S: Source, K: Sink> Relay<S, K> {
         answers
     }
 
-    async fn keeping<T>(&mut self, work: impl Future<Output = T>) -> Result<Option<T>, RelayError> {
+    pub(super) async fn keeping<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, RelayError> {
         keeping(&mut self.source, self.observer.as_ref(), work).await
     }
 
-    fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
+    pub(super) fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
         if let Some(observer) = &self.observer {
             told(&observer.metrics);
         }
     }
 
     /// Asks how much is left, if anybody wants to know and it is time.
-    async fn sample_if_due(&mut self) {
+    pub(super) async fn sample_if_due(&mut self) {
         let Some(observer) = &mut self.observer else { return };
         if observer.sampled.is_some_and(|at| at.elapsed() < SAMPLE_EVERY) {
             return;
@@ -338,7 +352,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    async fn prune_if_due(&mut self) {
+    pub(super) async fn prune_if_due(&mut self) {
         let Some(prune) = self.options.prune else { return };
         if self.pruned.elapsed() < prune.every {
             return;
@@ -356,7 +370,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
 }
 
 /// Does something that takes long while the source is kept. `None`: the source lost what this is about.
-async fn keeping<S: Source, T>(
+pub(super) async fn keeping<S: Source, T>(
     source: &mut S,
     observer: Option<&Observer>,
     work: impl Future<Output = T>,
@@ -384,7 +398,7 @@ async fn keeping<S: Source, T>(
 }
 
 /// A span for each event, if anybody looks at them: under the batch, and naming the trace in which it was appended.
-fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
+pub(super) fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
     if !tracing::enabled!(tracing::Level::INFO) {
         return Vec::new();
     }
@@ -402,18 +416,26 @@ fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
     events.iter().map(span).collect()
 }
 
+/// What became of the event of a span.
+pub(super) fn record(span: &tracing::Span, outcome: &str, error: Option<&SinkError>) {
+    span.record("outcome", outcome);
+    if let Some(error) = error {
+        span.record("error", tracing::field::display(error));
+    }
+}
+
 /// Ends with the time or with the work.
-async fn within(time: Duration, work: impl Future<Output = ()>) {
+pub(super) async fn within(time: Duration, work: impl Future<Output = ()>) {
     let _ = tokio::time::timeout(time, work).await;
 }
 
-async fn wait(stopped: &mut watch::Receiver<bool>) {
+pub(super) async fn wait(stopped: &mut watch::Receiver<bool>) {
     // The sender is ours: it outlives the wait.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Twice as long, a little by chance so that many do not come at once.
-fn grown(pause: Duration, options: &RelayOptions) -> Duration {
+pub(super) fn grown(pause: Duration, options: &RelayOptions) -> Duration {
     let twice = (pause * 2).min(options.pause.1);
     twice.mul_f64(0.8 + 0.2 * fastrand::f64()).max(options.pause.0)
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use semel::store::mysql::MysqlStore;
 use semel::store::{Claimed, ErrorKind, Fate, Store};
 use sqlx::{Connection, MySqlConnection};
+use testkit::certificates::certificates;
 use testkit::child::Child;
 use testkit::services::{Service, require};
 
 use super::support::{claim_of, completed, run, run_of, soon};
-use crate::certificates::certificates;
 
 /// Ended with the test.
 struct Server {

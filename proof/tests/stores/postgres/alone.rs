@@ -2,12 +2,12 @@
 
 use semel::store::postgres::PostgresStore;
 use semel::store::{Claimed, ErrorKind, Store};
+use testkit::certificates::certificates;
 use testkit::services::{Alone, Service, alone};
 use tokio_postgres::{Client, NoTls};
 
 use super::place::apart;
 use super::work::*;
-use crate::certificates::certificates;
 
 /// The server alone, with a schema and settings that both go away with this.
 struct Mine {

@@ -2,10 +2,10 @@
 
 use semel::store::redis::RedisStore;
 use semel::store::{ErrorKind, Fate};
+use testkit::certificates::certificates;
 use testkit::services::{Service, require};
 
 use super::support::{Server, done, replayed};
-use crate::certificates::certificates;
 
 #[tokio::test]
 async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {

@@ -9,21 +9,32 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::address::is_public;
+use super::wire::Wire;
 
 /// Checks every address at the moment of connecting: a name that was harmless when it was configured, or a moment ago, may
 /// mean another machine now.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Dial {
     pub(super) allow_private: bool,
     pub(super) timeout: Duration,
+    /// `Err`: why no certificate can be checked.
+    pub(super) tls: Result<TlsConnector, String>,
+}
+
+impl std::fmt::Debug for Dial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dial").field("allow_private", &self.allow_private).finish_non_exhaustive()
+    }
 }
 
 impl Service<Uri> for Dial {
-    type Response = TokioIo<TcpStream>;
+    type Response = TokioIo<Wire>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -43,17 +54,26 @@ impl Service<Uri> for Dial {
 }
 
 impl Dial {
-    async fn connect(&self, uri: &Uri) -> io::Result<TokioIo<TcpStream>> {
+    async fn connect(&self, uri: &Uri) -> io::Result<TokioIo<Wire>> {
         let host = uri.host().ok_or(io::ErrorKind::InvalidInput)?.trim_matches(['[', ']']);
-        let found = tokio::net::lookup_host((host, uri.port_u16().unwrap_or(80))).await?;
+        let encrypted = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let found = tokio::net::lookup_host((host, port)).await?;
         let mut last = None;
         for address in found.take(8) {
             match self.try_address(host, address).await {
-                Ok(stream) => return Ok(TokioIo::new(stream)),
+                Ok(stream) if encrypted => return self.encrypt(host, stream).await.map(TokioIo::new),
+                Ok(stream) => return Ok(TokioIo::new(Wire::Plain(stream))),
                 Err(error) => last = Some(error),
             }
         }
         Err(last.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"))))
+    }
+
+    async fn encrypt(&self, host: &str, stream: TcpStream) -> io::Result<Wire> {
+        let tls = self.tls.as_ref().map_err(|why| io::Error::other(why.clone()))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Wire::Encrypted(Box::new(tls.connect(name, stream).await?)))
     }
 
     async fn try_address(&self, host: &str, address: SocketAddr) -> io::Result<TcpStream> {

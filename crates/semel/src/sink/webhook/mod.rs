@@ -17,7 +17,7 @@
 //!
 //! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
 //! addresses at which clouds keep a machine's secrets are not connected to unless [allowed](WebhookOptions::allow_private).
-//! Only `http://` so far: put what ends TLS outside in between.
+//! `https://` is believed where an authority of the system's, or one of [`trust`](WebhookOptions::trust), vouches for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,9 @@ use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::TokioExecutor;
+use rustls::RootCertStore;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use self::dial::Dial;
@@ -41,10 +43,12 @@ use super::headers::{self, Style};
 use super::lanes::Lanes;
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
+use crate::trust;
 
 mod address;
 mod dial;
 mod signature;
+mod wire;
 
 /// What is read of an answer, so that its connection can be used again.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -58,6 +62,7 @@ pub struct WebhookOptions {
     endpoints: HashMap<String, Endpoint>,
     any: Option<Endpoint>,
     allow_private: bool,
+    trust: Option<RootCertStore>,
     concurrency: usize,
     style: Style,
     attempt: Duration,
@@ -75,9 +80,8 @@ impl Endpoint {
         let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
         let uri: Uri = url.parse().map_err(|_| bad("not a URL"))?;
         match (uri.scheme_str(), uri.host()) {
-            (Some("http"), Some(_)) => Ok(Self { uri, secret: Secret::parse(secret)? }),
-            (Some("https"), _) => Err(bad("TLS is not spoken yet; use http:// to what ends it outside")),
-            _ => Err(bad("it begins with http:// and a host")),
+            (Some("http" | "https"), Some(_)) => Ok(Self { uri, secret: Secret::parse(secret)? }),
+            _ => Err(bad("it begins with https:// or http://, and a host")),
         }
     }
 }
@@ -107,6 +111,16 @@ impl WebhookOptions {
         self
     }
 
+    /// Believes the authorities of this PEM file instead of the system's.
+    ///
+    /// # Errors
+    /// When there is no certificate in it, or something else.
+    pub fn trust(mut self, pem: &[u8]) -> Result<Self, SinkError> {
+        let bad = |why| SinkError::not_published(format!("not a PEM file of certificate authorities: {why}"));
+        self.trust = Some(trust::of_pem(pem).map_err(bad)?);
+        Ok(self)
+    }
+
     /// Requests under way at once: 8.
     pub fn concurrency(mut self, requests: usize) -> Self {
         self.concurrency = requests.clamp(1, 256);
@@ -133,10 +147,26 @@ impl WebhookOptions {
 
     /// A sink.
     pub fn open(self) -> WebhookSink {
-        let dial = Dial { allow_private: self.allow_private, timeout: self.attempt };
+        let tls = self.tls();
+        let broken_by = tls.as_ref().err().cloned().into_iter().collect();
+        let dial = Dial { allow_private: self.allow_private, timeout: self.attempt, tls };
         let client =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
-        WebhookSink { options: self, client, dial, broken_by: Vec::new() }
+        WebhookSink { options: self, client, dial, broken_by }
+    }
+
+    /// The system's certificates are read only where they are needed.
+    fn tls(&self) -> Result<TlsConnector, String> {
+        let mut endpoints = self.endpoints.values().chain(&self.any);
+        let roots = match &self.trust {
+            Some(roots) => roots.clone(),
+            None if endpoints.any(|endpoint| endpoint.uri.scheme_str() == Some("https")) => {
+                trust::of_the_system()
+                    .map_err(|why| format!("{why}; name one that vouches for the endpoints"))?
+            }
+            None => RootCertStore::empty(),
+        };
+        wire::encryption(roots)
     }
 }
 
@@ -146,7 +176,7 @@ impl WebhookOptions {
 /// use semel::sink::webhook::WebhookSink;
 ///
 /// let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-/// let sink = WebhookSink::options().endpoint("payments", "http://hooks.example.com/in", secret)?.open();
+/// let sink = WebhookSink::options().endpoint("payments", "https://hooks.example.com/in", secret)?.open();
 /// # drop(sink); Ok::<(), semel::sink::SinkError>(())
 /// ```
 pub struct WebhookSink {
@@ -163,6 +193,7 @@ impl WebhookSink {
             endpoints: HashMap::new(),
             any: None,
             allow_private: false,
+            trust: None,
             concurrency: 8,
             style: Style::Plain,
             attempt: Duration::from_secs(10),
@@ -211,7 +242,7 @@ impl Sink for WebhookSink {
 
     /// Connects to each endpoint and says nothing there.
     async fn probe(&mut self) -> Result<(), SinkError> {
-        self.broken_by.clear();
+        self.broken_by = self.dial.tls.as_ref().err().cloned().into_iter().collect();
         if self.options.endpoints.is_empty() && self.options.any.is_none() {
             self.broken_by
                 .push("no endpoint is configured: every event would be refused; name one".to_owned());

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::task::JoinHandle;
@@ -17,6 +16,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{Trouble, refused};
 use super::options::{PostgresOptions, Tls};
+use crate::trust;
 
 pub(super) struct Connector(Option<MakeRustlsConnect>);
 
@@ -62,24 +62,14 @@ impl Connector {
 }
 
 fn from_file(path: &Path) -> Result<RootCertStore, Trouble> {
-    let wrong = |what: &dyn std::fmt::Display| {
+    let read = std::fs::read(path).map_err(|error| error.to_string());
+    read.and_then(|pem| trust::of_pem(&pem)).map_err(|what| {
         refused(format!("?sslrootcert={}: {what}; name a file of PEM certificates", path.display()))
-    };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))? {
-        let certificate = certificate.map_err(|error| wrong(&error))?;
-        roots.add(certificate).map_err(|error| wrong(&error))?;
-    }
-    if roots.is_empty() { Err(wrong(&"there is no certificate in it")) } else { Ok(roots) }
+    })
 }
 
 fn of_the_system() -> Result<RootCertStore, Trouble> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(refused("this system trusts no certificate authority; name one with ?sslrootcert=FILE"));
-    }
-    Ok(roots)
+    trust::of_the_system().map_err(|what| refused(format!("{what}; name one with ?sslrootcert=FILE")))
 }
 
 /// Takes any certificate. The signatures of the handshake are checked all the same.
