@@ -161,7 +161,7 @@ fn what_cannot_work_is_said_before_anybody_is_connected_to() {
         (&["--to", "redis://h?entries_max=many"], "entries_max= in the URL: \"many\" is not a number"),
         (&["--to", "redis://h?timeout=5"], "timeout= in the URL: \"5\" is not a duration"),
         (&["--to", "redis://h", "--webhook-secret", "env:X"], "--webhook-… is for http://"),
-        (&["--to", "redis://h", "--exactly-once", "r"], "--exactly-once"),
+        (&["--to", "redis://h", "--exactly-once", "r"], "Redis Streams cannot; use kafka://"),
         (&["--to", "amqps://h"], "TLS ends outside"),
         (&["--to", "http://h/in"], "--webhook-secret file:PATH or env:NAME"),
         (&["--to", "http://h/in", "--webhook-secret", "whsec_abc"], "secrets are named, not given"),

@@ -103,6 +103,29 @@ mod postgres {
         assert_eq!(read, told);
     }
 
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn exactly_once_to_kafka_over_a_kill() {
+        let (Some(corner), Some(kafka)) = (Corner::new("once"), require(Service::Kafka)) else { return };
+        let (url, topic) = (corner.url(), corner.schema.clone());
+        let to = format!("kafka://{}?position_topic=positions-{topic}", kafka.url());
+        let once = ["--exactly-once", topic.as_str()];
+        let checked =
+            semel(&[&["relay", "--from", &url, "--to", &to, "--check", "--json"], &once[..]].concat()).json();
+        assert_eq!(checked["delivery"], "exactly_once");
+        corner.sql(&INSERT.replace("TOPIC", &topic));
+        let relay = Relay::start(&url, &to, &once);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.kill();
+        corner.sql(&INSERT.replace("TOPIC", &topic));
+        let relay = Relay::start(&url, &to, &once);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        assert_eq!(relay.wait_for_ready(200), "ready\n");
+        assert!(relay.stop().status.success());
+        let read = testkit::services::kafka::console_consumer(kafka.url(), &topic, true, 300).unwrap();
+        assert_eq!(read.len(), 200);
+    }
+
     #[test]
     fn a_user_without_rights_is_told_which() {
         let (Some(corner), Some(redis)) = (Corner::new("rights"), require(Service::Redis)) else { return };

@@ -143,7 +143,13 @@ impl Relay {
         self.ended()
     }
 
-    pub(crate) fn ended(mut self) -> Finished {
+    /// Ends it by SIGKILL.
+    #[cfg(all(feature = "kafka", feature = "postgres"))]
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+    }
+
+    fn ended(mut self) -> Finished {
         self.child.wait(SOON).unwrap()
     }
 }

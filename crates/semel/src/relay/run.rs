@@ -399,7 +399,7 @@ pub(super) async fn keeping<S: Source, T>(
 
 /// A span for each event, if anybody looks at them: under the batch, and naming the trace in which it was appended.
 pub(super) fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
-    if !tracing::enabled!(tracing::Level::INFO) {
+    if !tracing::span_enabled!(tracing::Level::INFO) {
         return Vec::new();
     }
     let span = |event: &Arc<Event>| {
