@@ -2,13 +2,14 @@
 
 /// Reads a size in bytes. A number without a unit is refused, as with durations.
 pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
-    let wrong = || format!("{text:?} is no size; write it like 512B, 1KiB or 2MiB");
+    let wrong = || format!("{text:?} is no size; write it like 512B, 1KiB, 2MiB or 3GiB");
     let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);
     let shift = match unit {
         "B" => 0,
         "KiB" => 10,
         "MiB" => 20,
+        "GiB" => 30,
         _ => return Err(wrong()),
     };
     let number: usize = number.parse().map_err(|_| wrong())?;

@@ -33,6 +33,7 @@ use crate::size::parse_bytes;
 Examples:
   semel relay --from postgres://relay@db/payments --to kafka://kafka:9092 --admin 127.0.0.1:9091
   semel relay --from postgres://relay@db/payments --to 'kafka://k1:9092,k2:9092?compression=lz4' --check
+  semel relay --from postgres://relay@db/payments --mode cdc --to kafka://kafka:9092 --exactly-once payments
   semel relay --from sqlite:app.db --to 'redis://127.0.0.1?prefix=events:'
   semel relay --from mysql://relay@db/shop --to http://hooks.internal/in --webhook-secret file:/etc/semel/hook"
 )]
@@ -67,6 +68,8 @@ pub(crate) struct Relay {
     pub(crate) bounds: Bounds,
     #[command(flatten)]
     pub(crate) sink: SinkFlags,
+    #[command(flatten)]
+    pub(crate) cdc: CdcFlags,
     /// What is logged: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_level, env = "SEMEL_LOG",
           hide_env = true)]
@@ -142,6 +145,61 @@ fn parse_prune(text: &str) -> Result<Prune, String> {
     match text {
         "never" => Ok(Prune::Never),
         _ => parse_ms(text).map(Prune::After),
+    }
+}
+
+/// How the log is read.
+#[derive(Args)]
+#[command(next_help_heading = "Logical replication (--mode cdc)")]
+pub(crate) struct CdcFlags {
+    /// The slot's name; one of this outbox's own unless given
+    #[arg(long, value_name = "NAME", env = "SEMEL_RELAY_SLOT", hide_env = true)]
+    pub(crate) slot: Option<String>,
+    /// The publication's name; one of this outbox's own unless given
+    #[arg(long, value_name = "NAME", env = "SEMEL_RELAY_PUBLICATION", hide_env = true)]
+    pub(crate) publication: Option<String>,
+    /// Make neither slot nor publication: an administrator has made them
+    #[arg(long, env = "SEMEL_RELAY_NO_CREATE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) no_create: Option<bool>,
+    /// Relay a table as Debezium's outbox router has it (id, aggregatetype, aggregateid, type, payload) instead
+    #[arg(long, value_name = "TABLE", env = "SEMEL_RELAY_DEBEZIUM_TABLE", hide_env = true)]
+    pub(crate) debezium_table: Option<String>,
+    /// What a topic begins with, before the aggregate's type [default: outbox.event.]
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        requires = "debezium_table",
+        env = "SEMEL_RELAY_TOPIC_PREFIX",
+        hide_env = true
+    )]
+    pub(crate) topic_prefix: Option<String>,
+    /// Follow a standby that became the primary by itself, with repetitions; else a person decides
+    #[arg(long, env = "SEMEL_RELAY_FOLLOW_PROMOTIONS", hide_env = true, num_args = 0..=1,
+          default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) follow_promotions: Option<bool>,
+    /// Warn when the slot keeps the server from forgetting more than this [default: 1GiB]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "SEMEL_RELAY_SLOT_WARN", hide_env = true)]
+    pub(crate) slot_warn: Option<usize>,
+    /// Let go of the slot when it keeps the server from forgetting more than this, and go on from the table
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes, env = "SEMEL_RELAY_SLOT_MAX", hide_env = true)]
+    pub(crate) slot_max: Option<usize>,
+}
+
+impl CdcFlags {
+    /// A flag that means nothing when polling.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        [
+            (self.slot.is_some(), "--slot"),
+            (self.publication.is_some(), "--publication"),
+            (self.no_create.is_some(), "--no-create"),
+            (self.debezium_table.is_some(), "--debezium-table"),
+            (self.follow_promotions.is_some(), "--follow-promotions"),
+            (self.slot_warn.is_some(), "--slot-warn"),
+            (self.slot_max.is_some(), "--slot-max"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
     }
 }
 

@@ -8,9 +8,9 @@ use semel::store::ErrorKind;
 use serde::Serialize;
 
 use super::args::{self, Mode, Prune, Relay};
+use super::from::{Finding, From, Gravity};
 use super::to::To;
 use crate::failure::Failed;
-use crate::outbox::AnyOutbox;
 use crate::stdout;
 use crate::table::printable;
 use crate::url::without_password;
@@ -63,13 +63,14 @@ impl Check {
 }
 
 pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Failed> {
-    let mut checks = source(args).await;
+    let mut notes = notes(args);
+    let mut checks = source(args, &mut notes).await;
     match to.probe().await {
-        Ok(()) => checks.push(Check::fine("the broker answers")),
-        Err(error) => checks.push(Check::unknown("the broker answers", error.to_string())),
+        Ok(()) => checks.push(Check::fine("broker")),
+        Err(error) => checks.push(Check::unknown("broker", error.to_string())),
     }
     let guarantee = to.guarantee();
-    checks.extend(guarantee.broken_by.iter().map(|why| Check::broken("the promise is kept", why.clone())));
+    checks.extend(guarantee.broken_by.iter().map(|why| Check::broken("promise", why.clone())));
     let report = Report {
         from: without_password(&args.from),
         to: without_password(&args.to),
@@ -86,14 +87,14 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
         guarantee: guarantee.sentence,
         holds: checks.iter().all(|check| check.ok),
         checks,
-        notes: notes(args),
+        notes,
     };
     match json {
         true => stdout::json(&report)?,
         false => stdout::text(&text(&report))?,
     }
     let worst = |verdict| report.checks.iter().find(|check| check.verdict == verdict);
-    let why = |check: &Check| check.why.clone().unwrap_or_default();
+    let why = |check: &Check| format!("{}: {}", check.what, check.why.as_deref().unwrap_or_default());
     match (worst(Verdict::Broken), worst(Verdict::Unknown)) {
         (Some(check), _) => {
             Err(Failed::usage(format!("this configuration cannot keep what it promises: {}", why(check))))
@@ -106,35 +107,36 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
     }
 }
 
-/// Tables, version, lineage and primary are seen when it is opened.
-async fn source(args: &Relay) -> Vec<Check> {
-    const OPENS: &str = "the outbox is there";
-    const RIGHTS: &str = "the relay may do what it has to";
-    let lacking = match AnyOutbox::open_with(&args.from, &args.bounds.outbox()).await {
-        Ok(outbox) => outbox.check().await,
+/// What the database says.
+async fn source(args: &Relay, notes: &mut Vec<String>) -> Vec<Check> {
+    let found = match From::open(args).await {
+        Ok(from) => from.check(args).await,
         Err(error) => Err(error),
     };
-    let lacking = match lacking {
-        Ok(lacking) => lacking,
+    match found {
+        Ok(findings) => findings.into_iter().filter_map(|finding| judged(finding, notes)).collect(),
         Err(error) => {
             let told = error.to_string();
-            return vec![match of_configuration(&error) {
-                true => Check::broken(OPENS, told),
-                false => Check::unknown(OPENS, told),
-            }];
+            vec![match of_configuration(&error) {
+                true => Check::broken("outbox", told),
+                false => Check::unknown("outbox", told),
+            }]
         }
-    };
-    let prunes = args.bounds.prune != Prune::Never;
-    let lacking: Vec<&str> = lacking
-        .iter()
-        .filter(|lacking| prunes || !lacking.only_to_prune)
-        .map(|lacking| lacking.right.as_str())
-        .collect();
-    let rights = match lacking.is_empty() {
-        true => Check::fine(RIGHTS),
-        false => Check::broken(RIGHTS, format!("it lacks {}; grant that to its user", lacking.join(", "))),
-    };
-    vec![Check::fine(OPENS), rights]
+    }
+}
+
+fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
+    let Finding { gravity, about, says } = finding;
+    match gravity {
+        Gravity::Fine => {
+            Some(Check { why: Some(says).filter(|says| !says.is_empty()), ..Check::fine(about) })
+        }
+        Gravity::Error => Some(Check::broken(about, says)),
+        Gravity::Warning => {
+            notes.push(format!("{about}: {says}"));
+            None
+        }
+    }
 }
 
 /// Whether it would be the same tomorrow.

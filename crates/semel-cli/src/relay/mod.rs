@@ -24,11 +24,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 pub(crate) use self::args::Relay;
-use self::args::{Bounds, Mode, Prune};
+use self::args::{Bounds, Prune};
+use self::from::{From, Gravity};
 use self::to::To;
 use crate::admin::{bind, keep_inside};
 use crate::failure::Failed;
-use crate::outbox::AnyOutbox;
 use crate::url::without_password;
 use crate::{gateway, log, stdout};
 
@@ -37,16 +37,16 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     if let Some(address) = args.admin {
         keep_inside(address, args.admin_insecure.unwrap_or(false))?;
     }
-    supported(args)?;
+    from::fits(args)?;
     let to = to::open(&args.to, &args.sink, args.exactly_once.as_deref())?;
     if args.check {
         return check::run(args, to, json).await;
     }
     log::to_stderr(args.log);
-    let outbox = AnyOutbox::open_with(&args.from, &args.bounds.outbox()).await?;
+    let from = From::open(args).await?;
     // Seen before anybody is told that it works; afterwards the relay waits for a database that goes away.
-    for lacking in outbox.check().await? {
-        tracing::warn!(right = lacking.right, only_to_prune = lacking.only_to_prune, "a right is lacking");
+    for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Gravity::Fine) {
+        tracing::warn!(about = finding.about, says = finding.says, "this is not as it should be");
     }
     let listener = match args.admin {
         Some(address) => Some(bind("admin", address).await?),
@@ -61,23 +61,21 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
         let ours = admin::Admin { metrics: metrics.clone(), patience, stopping: stopped };
         tokio::spawn(crate::admin::listen(listener, ours));
     }
-    let (from, into) = (without_password(&args.from), without_password(&args.to));
+    let (source, into) = (without_password(&args.from), without_password(&args.to));
     if json {
         let admin = addresses.first().map(ToString::to_string);
-        stdout::json(&json!({ "from": from, "to": into, "admin": admin }))?;
+        stdout::json(&json!({ "from": source, "to": into, "admin": admin }))?;
     } else {
         let admin = addresses.first().map_or_else(String::new, |admin| format!("admin on {admin}\n"));
-        stdout::text(&format!("relaying from {from} to {into}\n{admin}"))?;
+        stdout::text(&format!("relaying from {source} to {into}\n{admin}"))?;
     }
     let guarantee = to.guarantee();
-    tracing::info!(%from, to = %into, guarantee = guarantee.sentence, "started");
+    tracing::info!(from = %source, to = %into, guarantee = guarantee.sentence, "started");
     let running = Running { args, metrics: metrics.as_ref(), stopping };
-    // Exactly once has another loop, and logical replication another source.
-    let ended = match (args.mode, to) {
-        (Mode::Poll, To::AtLeastOnce(sink)) => running.relay(outbox.source(), *sink).await,
+    let ended = match to {
+        To::AtLeastOnce(sink) => running.relay(from.source(), *sink).await,
         #[cfg(feature = "kafka")]
-        (Mode::Poll, To::ExactlyOnce(sink)) => running.exactly_once(outbox.source(), *sink).await,
-        (Mode::Cdc, _) => Err(not_built("--mode cdc")),
+        To::ExactlyOnce(sink) => running.exactly_once(from.source(), *sink).await,
     }?;
     tracing::info!(
         confirmed = ended.confirmed,
@@ -86,20 +84,6 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
         "stopped; what was not confirmed is still in the outbox"
     );
     Ok(())
-}
-
-/// What cannot work is said before anybody is connected to.
-fn supported(args: &Relay) -> Result<(), Failed> {
-    if args.mode == Mode::Cdc {
-        return Err(not_built("--mode cdc"));
-    }
-    Ok(())
-}
-
-fn not_built(what: &str) -> Failed {
-    Failed::usage(format!(
-        "{what} is not there yet; leave it out: polling, at least once, loses nothing either"
-    ))
 }
 
 struct Running<'a> {

@@ -162,6 +162,8 @@ fn what_cannot_work_is_said_before_anybody_is_connected_to() {
         (&["--to", "redis://h?timeout=5"], "timeout= in the URL: \"5\" is not a duration"),
         (&["--to", "redis://h", "--webhook-secret", "env:X"], "--webhook-… is for http://"),
         (&["--to", "redis://h", "--exactly-once", "r"], "Redis Streams cannot; use kafka://"),
+        (&["--to", "redis://h", "--mode", "cdc"], "reads PostgreSQL's log"),
+        (&["--to", "redis://h", "--slot", "s"], "--slot is for --mode cdc"),
         (&["--to", "amqps://h"], "TLS ends outside"),
         (&["--to", "http://h/in"], "--webhook-secret file:PATH or env:NAME"),
         (&["--to", "http://h/in", "--webhook-secret", "whsec_abc"], "secrets are named, not given"),

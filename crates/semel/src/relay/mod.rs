@@ -14,6 +14,8 @@
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
+#[cfg(feature = "postgres")]
+pub mod cdc;
 mod exactly_once;
 mod health;
 mod listing;

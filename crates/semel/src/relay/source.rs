@@ -136,6 +136,12 @@ impl Lineage {
         Self { store, system }
     }
 
+    /// The tables' own part.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
     pub fn read(text: &str) -> Self {
         match text.split_once('/') {

@@ -7,7 +7,7 @@ mod aside;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod row;
+pub(in crate::relay) mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -18,7 +18,7 @@ pub const LANES: i16 = 16;
 const OF_KEY_MAX: i64 = 100;
 
 /// How often parked events are looked at.
-const DUE_EVERY: Duration = Duration::from_millis(250);
+pub(super) const DUE_EVERY: Duration = Duration::from_millis(250);
 
 /// Bounds of one batch.
 #[derive(Clone, Copy, Debug)]

@@ -34,14 +34,14 @@ use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Reached, Settl
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
-mod group;
-mod link;
+pub(in crate::relay) mod group;
+pub(in crate::relay) mod link;
 mod list;
-mod options;
+pub(in crate::relay) mod options;
 mod prune;
-mod read;
-mod retry;
-mod snapshot;
+pub(in crate::relay) mod read;
+pub(in crate::relay) mod retry;
+pub(in crate::relay) mod snapshot;
 mod statement;
 
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
@@ -426,7 +426,7 @@ impl Source for PostgresSource {
     }
 }
 
-fn unreadable(why: &str) -> StoreError {
+pub(in crate::relay) fn unreadable(why: &str) -> StoreError {
     let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -21,6 +23,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long the server may take to hear that a connection ends.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Any socket.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// What sits between us and the server, once it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +50,16 @@ impl Connections {
     pub(crate) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
         let connector = Connector::new(&options)?;
         Ok(Self { options, connector, path: AtomicU8::new(0) })
+    }
+
+    /// Whether TLS is asked for, and there is any.
+    pub(crate) fn can_secure(&self) -> bool {
+        self.connector.can_secure()
+    }
+
+    /// Encrypts a connection that the driver has not made.
+    pub(crate) async fn secure(&self, host: &str, socket: TcpStream) -> Result<Box<dyn Duplex>, String> {
+        self.connector.secure(host, socket).await
     }
 
     /// A connection to a server that takes writes, and what it said of itself.

@@ -23,7 +23,7 @@ const COUNT_MAX: i64 = 10_000;
 impl Link {
     /// Empties the tables of the ring that may be. The one that is written to next need not be old: better now, while
     /// nobody writes there, than never.
-    pub(super) async fn prune(
+    pub(in crate::relay) async fn prune(
         &mut self,
         outbox: &Outbox,
         older_than: Duration,
@@ -88,7 +88,7 @@ impl Link {
         }
     }
 
-    pub(super) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
+    pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
         let mut lag = Lag::default();
         for Group { lanes, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());

@@ -21,14 +21,18 @@ const FEW_MAX: i64 = 10_000;
 const PIECE: i64 = 200_000;
 
 /// Events of a chunk, and their seqs.
-pub(super) struct Chunk {
-    pub(super) events: Vec<Pending>,
-    pub(super) seqs: Vec<i64>,
+pub(in crate::relay) struct Chunk {
+    pub(in crate::relay) events: Vec<Pending>,
+    pub(in crate::relay) seqs: Vec<i64>,
 }
 
 impl Link {
     /// Looks what has been committed since the group's low. `false`: nothing, and low has come forward.
-    pub(super) async fn open_window(&mut self, outbox: &Outbox, at: usize) -> Result<bool, SourceError> {
+    pub(in crate::relay) async fn open_window(
+        &mut self,
+        outbox: &Outbox,
+        at: usize,
+    ) -> Result<bool, SourceError> {
         let target = group::target(&self.groups, at);
         let Some(group) = self.groups.get(at) else { return Ok(false) };
         let (high, events) = self.count(outbox, &group.low, target.as_ref()).await?;
@@ -44,7 +48,11 @@ impl Link {
     }
 
     /// Finds out how to read a window that another has begun.
-    pub(super) async fn find_walk(&mut self, outbox: &Outbox, at: usize) -> Result<(), SourceError> {
+    pub(in crate::relay) async fn find_walk(
+        &mut self,
+        outbox: &Outbox,
+        at: usize,
+    ) -> Result<(), SourceError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
         let Some(window) = group.window else { return Ok(()) };
         let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
@@ -95,7 +103,7 @@ impl Link {
     }
 
     /// The chunk that is written down, or else the next one of the group's window.
-    pub(super) async fn chunk(&self, outbox: &Outbox, group: &Group) -> Result<Chunk, SourceError> {
+    pub(in crate::relay) async fn chunk(&self, outbox: &Outbox, group: &Group) -> Result<Chunk, SourceError> {
         let Some(window) = &group.window else { return Ok(Chunk { events: Vec::new(), seqs: Vec::new() }) };
         let (sql, floor) = match window.walk {
             Walk::Many { floor } => (&outbox.statements.many, floor),
@@ -129,12 +137,12 @@ impl Link {
     }
 }
 
-pub(super) fn bound(bound: usize) -> i64 {
+pub(in crate::relay) fn bound(bound: usize) -> i64 {
     i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
 /// The event in columns 1 to 12.
-pub(super) fn columns(row: &Row) -> Result<Columns, StoreError> {
+pub(in crate::relay) fn columns(row: &Row) -> Result<Columns, StoreError> {
     let id: String = get(row, 1)?;
     Ok(Columns {
         id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
