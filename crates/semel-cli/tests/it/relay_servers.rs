@@ -146,6 +146,11 @@ mod postgres {
         assert_eq!(relay.wait_for_ready(200), "ready\n");
         corner.sql(&INSERT.replace("TOPIC", "payments"));
         relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 200.0);
+        // The cursor follows what was streamed a few seconds behind.
+        let until = std::time::Instant::now() + crate::receiver::SOON;
+        while states(&url).iter().any(|state| state != "published") && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
         let ended = relay.stop();
         corner.sql(&format!("SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}"));
         assert!(ended.status.success(), "{ended:?}");
