@@ -27,6 +27,7 @@ Exit codes: 0 done; 1 failed, not found or refused; 2 usage or configuration.
 Examples:
   semel demo                                          what semel does, in fifteen seconds
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
+  semel relay --from postgres://relay@db/app --to kafka://kafka:9092
   semel ls --state uncertain                          what needs a person
   semel show 9c8722d0f190                             one intent, and what can be done about it
   semel resolve 9c8722d0f190 --not-applied --by ana --why 'not in the provider dashboard'"
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     #[command(hide = true)]
     DemoService(DemoService),
     Gateway(Box<Gateway>),
+    Relay(Box<crate::relay::Relay>),
+    Outbox(crate::outbox::Outbox),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -242,7 +245,10 @@ pub(crate) struct Sweep {
     pub(crate) batch: u64,
 }
 
-/// Create or upgrade the tables of a store
+/// Create or upgrade the tables of a store, or of an outbox
+///
+/// With --outbox it is the tables that services append their events to, in the services' own database; `semel relay`
+/// reads them.
 ///
 /// In Redis it makes the markers by which a loss of memory is noticed. Do that once, by hand: run at every deployment
 /// it would make a new store of a server that has lost the old one, and nobody would notice.
@@ -252,11 +258,16 @@ Examples:
   semel migrate --store sqlite:/var/lib/semel/semel.db
   semel migrate --store redis://127.0.0.1
   semel migrate --print > schema.sql
+  semel migrate --outbox postgres://owner@db/payments
+  semel migrate --outbox postgres://owner@db/payments --print > migrations/0007_outbox.sql
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
     /// Show the SQL and touch nothing
     #[arg(long)]
     pub(crate) print: bool,
+    /// The tables of the outbox, in the database this URL names, instead of a store's
+    #[arg(long, value_name = "URL", conflicts_with = "new_lineage")]
+    pub(crate) outbox: Option<String>,
     /// The data are others now (an older backup was restored): what a cache has of them does not count any more
     #[arg(long, conflicts_with = "print")]
     pub(crate) new_lineage: bool,

@@ -3,6 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
+use semel::relay::SourceError;
 use semel::store::{ErrorKind, StoreError};
 
 /// Why a command ended early. The message is one line and says what to do next.
@@ -43,6 +44,15 @@ impl From<StoreError> for Failed {
         match error.kind() {
             ErrorKind::Misconfigured => Self::Usage(error.to_string()),
             _ => Self::NotDone(error.to_string()),
+        }
+    }
+}
+
+impl From<SourceError> for Failed {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Store(error) => error.into(),
+            other => Self::NotDone(other.to_string()),
         }
     }
 }

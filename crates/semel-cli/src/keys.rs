@@ -20,8 +20,8 @@ pub(crate) fn parse_source(text: &str) -> Result<KeySource, String> {
     match text.split_once(':') {
         Some(("file", path)) if !path.is_empty() => Ok(KeySource::File(path.into())),
         Some(("env", name)) if !name.is_empty() => Ok(KeySource::Env(name.to_owned())),
-        // What was given may be a key itself; it is not repeated.
-        _ => Err("keys are named, not given: use file:PATH or env:NAME".to_owned()),
+        // What was given may be a secret itself; it is not repeated.
+        _ => Err("secrets are named, not given: use file:PATH or env:NAME".to_owned()),
     }
 }
 
@@ -43,28 +43,38 @@ pub(crate) struct Loaded {
 impl KeySource {
     /// Reads the keys, or says what is wrong; never with a piece of a key in it.
     pub(crate) fn load(&self) -> Result<Loaded, String> {
-        let (text, warning) = match self {
+        let (text, warning) = self.text("keys")?;
+        let keys = Keys::parse(&text).map_err(|error| format!("the keys in {self}: {error}"))?;
+        Ok(Loaded { keys, warning })
+    }
+
+    /// What is there, and what is worth a warning about it.
+    pub(crate) fn text(&self, what: &str) -> Result<(String, Option<String>), String> {
+        Ok(match self {
             Self::Env(name) => {
                 let text = std::env::var(name).map_err(|_| format!("the environment has no {name}"))?;
-                // One line is all that fits comfortably there: `;` separates keys as well.
+                // One line is all that fits comfortably there: `;` separates as well.
                 (text.replace(';', "\n"), None)
             }
             Self::File(path) => {
                 let wrong =
-                    |why: &dyn fmt::Display| format!("cannot read the keys in {}: {why}", path.display());
+                    |why: &dyn fmt::Display| format!("cannot read the {what} in {}: {why}", path.display());
                 let file = std::fs::metadata(path).map_err(|error| wrong(&error))?;
                 if file.len() > KEYS_BYTES_MAX {
                     return Err(wrong(&format!("{} bytes; at most {KEYS_BYTES_MAX}", file.len())));
                 }
                 let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-                (text, readable_by_others(&file).then(|| format!(
-                    "{} can be read by others than its owner; chmod 600 it, or the seals keep nobody out",
-                    path.display()
-                )))
+                (
+                    text,
+                    readable_by_others(&file).then(|| {
+                        format!(
+                            "{} can be read by others than its owner; chmod 600 it, or it keeps nobody out",
+                            path.display()
+                        )
+                    }),
+                )
             }
-        };
-        let keys = Keys::parse(&text).map_err(|error| format!("the keys in {self}: {error}"))?;
-        Ok(Loaded { keys, warning })
+        })
     }
 }
 

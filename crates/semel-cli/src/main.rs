@@ -1,5 +1,7 @@
-//! The `semel` command: guard a service, see it work, look at intents, decide about them, look after the store.
+//! The `semel` command: guard a service, publish its events, see it work, look at intents and events, decide about them,
+//! look after the store.
 
+mod admin;
 mod advice;
 mod args;
 mod decide;
@@ -8,17 +10,22 @@ mod duration;
 mod failure;
 mod gateway;
 mod keys;
+mod log;
 mod ls;
 mod migrate;
 mod moment;
+mod outbox;
 mod outcome;
 #[cfg(feature = "redis")]
 mod redis;
+mod relay;
 mod show;
+mod size;
 mod stdout;
 mod sweep;
 mod table;
 mod target;
+mod url;
 mod usage;
 mod values;
 mod view;
@@ -62,6 +69,10 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
             gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.keys.as_ref(), cli.json),
         ),
+        Command::Relay(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(relay::run(args, cli.json)),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -110,6 +121,9 @@ async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, 
 
 async fn operate(cli: &Cli) -> Result<(), Failed> {
     let (url, json) = (cli.store.as_deref().unwrap_or(STORE_DEFAULT), cli.json);
+    if let Command::Outbox(args) = &cli.command {
+        return outbox::run(args, json).await;
+    }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
@@ -130,6 +144,8 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::Completions { .. }
         | Command::Demo(_)
         | Command::DemoService(_)
-        | Command::Gateway(_) => Ok(()),
+        | Command::Gateway(_)
+        | Command::Relay(_)
+        | Command::Outbox(_) => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! `semel migrate`
 
-use semel::store;
+use semel::{outbox, store};
 use serde_json::json;
 
 use crate::args::Migrate;
@@ -9,7 +9,10 @@ use crate::stdout;
 
 pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
     if args.print {
-        let sql = store::schema(url)?;
+        let sql = match &args.outbox {
+            Some(url) => outbox::schema(outbox::dialect(url)?),
+            None => store::schema(url)?,
+        };
         return match as_json {
             true => stdout::json(&json!({ "sql": sql })),
             false => stdout::text(sql),
@@ -22,13 +25,16 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
             false => stdout::text(&format!("new lineage {lineage}; nothing cached before counts any more\n")),
         };
     }
-    let store::Migrated { before, now } = store::migrate(url).await?;
+    let (store::Migrated { before, now }, what) = match &args.outbox {
+        Some(url) => (outbox::migrate(url).await?, "outbox: "),
+        None => (store::migrate(url).await?, ""),
+    };
     if as_json {
         return stdout::json(&json!({ "before": before, "now": now }));
     }
     stdout::text(&match before {
-        0 => format!("created, version {now}\n"),
-        _ if before == now => format!("nothing to do, version {now}\n"),
-        _ => format!("upgraded from version {before} to {now}\n"),
+        0 => format!("{what}created, version {now}\n"),
+        _ if before == now => format!("{what}nothing to do, version {now}\n"),
+        _ => format!("{what}upgraded from version {before} to {now}\n"),
     })
 }

@@ -152,7 +152,8 @@ fn outcome_text(outcome: &Outcome) -> String {
     text
 }
 
-fn shown_body(bytes: &[u8]) -> Option<&str> {
+/// The bytes, if a person can read them.
+pub(crate) fn shown_body(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     let plain = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
     (!text.is_empty() && text.len() <= BODY_SHOWN_BYTES_MAX && text.chars().all(plain)).then_some(text)

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::failure::Failed;
 
@@ -17,8 +17,21 @@ pub(crate) fn report(error: &clap::Error) -> ExitCode {
             let _ = error.print();
             ExitCode::from(2)
         }
-        _ => Failed::usage(one_line(&error.to_string())).report(),
+        _ => Failed::usage(without_secret(one_line(&error.to_string()), error)).report(),
     }
+}
+
+/// Where a secret is to be named, what was given may be the secret itself: it is not repeated.
+fn without_secret(text: String, error: &clap::Error) -> String {
+    let said = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let (arg, value) = (said(ContextKind::InvalidArg), said(ContextKind::InvalidValue));
+    if value.is_empty() || !arg.ends_with("<SOURCE>") {
+        return text;
+    }
+    text.replacen(value, "…", 1)
 }
 
 /// Clap's text up to its usage, which `--help` shows better.

@@ -47,14 +47,10 @@ use semel::recover::{SweepLimits, Sweeper};
 use semel::store::{self, AnyStore};
 use semel::{Guard, Scope, ScopeError};
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tower_layer::Layer;
-use tracing_subscriber::filter::{Targets, filter_fn};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use self::authorize::{Authorize, Principal};
 use self::edge::Edge;
@@ -68,9 +64,11 @@ use self::settings::{ScopeOf, Settings};
 use self::shadow::Shadow;
 use self::text::Tenant;
 use self::upstream::Upstream;
+use crate::admin::bind;
 use crate::args::Gateway;
 use crate::failure::Failed;
 use crate::keys::{KeySource, protected};
+use crate::log;
 use crate::stdout;
 
 /// Runs a gateway until it is told to stop.
@@ -91,7 +89,7 @@ pub(crate) async fn run(
         let document = check::document(&settings);
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
-    log_to_stderr(settings.log.0);
+    log::to_stderr(settings.log.0);
     let metrics = Metrics::new();
     let store = opened(&settings, &metrics).await?;
     let store = protected(store, settings.protect.protection.clone());
@@ -103,7 +101,7 @@ pub(crate) async fn run(
     let (listening, admin_at) = (listener.local_addr()?, admin.local_addr()?);
     let (stop, stopping) = watch::channel(false);
     let ours = admin::Admin { guard: guard.clone(), counted: counted.clone(), stopping: stopping.clone() };
-    tokio::spawn(admin::listen(admin, ours));
+    tokio::spawn(crate::admin::listen(admin, ours));
     let mut sweeping = SweepLimits::default();
     sweeping.every = settings.recover.sweep_every;
     tokio::spawn(Sweeper::new(&guard).limits(sweeping).run());
@@ -176,20 +174,6 @@ async fn opened(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, Fail
     }
 }
 
-/// What is ours at the level that was asked for; what others say only when it is a warning.
-fn log_to_stderr(level: tracing::Level) {
-    let targets = Targets::new().with_target("semel", level).with_default(level.min(tracing::Level::WARN));
-    // Lines say by themselves whose they are; the spans around them are for those who look closely, and cost
-    // every request its share.
-    let spans = level >= tracing::Level::DEBUG;
-    let ours = filter_fn(move |metadata| {
-        (spans || metadata.is_event()) && targets.would_enable(metadata.target(), metadata.level())
-    });
-    let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_target(false);
-    // Fails only where somebody else logs already, and then that one does.
-    let _ = lines.with_max_level(level).finish().with(ours).try_init();
-}
-
 /// Never, unless it was asked for. A thread of its own: reading stdin cannot be cancelled, and must not keep the
 /// process from ending.
 pub(crate) async fn stdin_ended(asked: bool) {
@@ -203,11 +187,6 @@ pub(crate) async fn stdin_ended(asked: bool) {
         return;
     }
     std::future::pending().await
-}
-
-async fn bind(what: &str, address: std::net::SocketAddr) -> Result<TcpListener, Failed> {
-    let bound = TcpListener::bind(address).await;
-    bound.map_err(|error| Failed::not_done(format!("cannot listen on {address} ({what}): {error}")))
 }
 
 /// Puts the parts together. Asks nobody, so that `--check` can do it too.

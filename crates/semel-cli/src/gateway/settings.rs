@@ -17,6 +17,7 @@ use super::pulse::Phases;
 use super::smuggling::{HEADERS_MAX, HeadLimits};
 use super::text::{FromText, Level, Question, Size, Tenant, Text};
 use super::upstream::Target;
+use crate::admin::keep_inside;
 use crate::args::{Gateway, STORE_DEFAULT};
 use crate::failure::Failed;
 use crate::keys::KeySource;
@@ -111,12 +112,7 @@ impl Settings {
         let usage = |why: String| Failed::usage(why);
         let admin = args.admin.or(file.admin).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 9090)));
         let insecure = args.admin_insecure.or(file.admin_insecure).unwrap_or(false);
-        if !admin.ip().is_loopback() && !insecure {
-            return Err(usage(format!(
-                "the admin listener at {admin} could be reached from elsewhere and asks for no password; keep it on \
-                 127.0.0.1, or say --admin-insecure where the network keeps strangers out"
-            )));
-        }
+        keep_inside(admin, insecure)?;
         let upstream = of_text(args.upstream.as_deref())?.or(file.upstream.map(|Text(uri)| uri));
         let upstream = upstream.ok_or_else(|| {
             usage(

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::duration::{parse_ms, parse_retention};
 use crate::keys::{KeySource, parse_source};
+use crate::size::parse_bytes;
 
 /// How far the clock that made a time-ordered key may be off.
 const KEY_SKEW_MS: u64 = 60_000;
@@ -125,17 +126,7 @@ pub(super) struct Size(pub(super) usize);
 
 impl FromText for Size {
     fn from_text(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no size; write it like 512B, 1KiB or 2MiB");
-        let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-        let (number, unit) = text.split_at(digits);
-        let shift = match unit {
-            "B" => 0,
-            "KiB" => 10,
-            "MiB" => 20,
-            _ => return Err(wrong()),
-        };
-        let number: usize = number.parse().map_err(|_| wrong())?;
-        number.checked_mul(1 << shift).map(Self).ok_or_else(wrong)
+        parse_bytes(text).map(Self)
     }
 }
 
@@ -283,15 +274,7 @@ pub(super) struct Level(pub(super) tracing::Level);
 
 impl FromText for Level {
     fn from_text(text: &str) -> Result<Self, String> {
-        use tracing::Level as At;
-        let choices = [
-            ("error", At::ERROR),
-            ("warn", At::WARN),
-            ("info", At::INFO),
-            ("debug", At::DEBUG),
-            ("trace", At::TRACE),
-        ];
-        one_of("log level", text, &choices).map(Self)
+        crate::log::parse_level(text).map(Self)
     }
 }
 

@@ -9,24 +9,32 @@ use testkit::child::Child;
 use crate::semel::semel;
 use crate::world::{World, completed};
 
-struct Redis {
-    _server: Child,
+pub(crate) struct Redis {
+    server: Child,
     _directory: tempfile::TempDir,
     port: u16,
 }
 
 impl Redis {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub(crate) fn start_with(args: &[&str]) -> Self {
         if Command::new("redis-server").arg("--version").output().is_err() {
             testkit::services::install_packages(&["redis-server".to_owned()]).unwrap();
         }
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Self::start_at(port, args)
+    }
+
+    pub(crate) fn start_at(port: u16, args: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new("redis-server");
         command.current_dir(directory.path()).args(["--bind", "127.0.0.1", "--save", "", "--port"]);
-        command.arg(port.to_string());
+        command.arg(port.to_string()).args(args);
         let server = Child::spawn(command, None).unwrap();
-        let redis = Self { _server: server, _directory: directory, port };
+        let redis = Self { server, _directory: directory, port };
         let until = Instant::now() + Duration::from_secs(30);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < until, "Redis does not come up");
@@ -35,11 +43,17 @@ impl Redis {
         redis
     }
 
-    fn url(&self) -> String {
+    /// Kills it, and says which port is free now.
+    pub(crate) fn stop(mut self) -> u16 {
+        self.server.kill().unwrap();
+        self.port
+    }
+
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    fn say(&self, words: &str) {
+    pub(crate) fn say(&self, words: &str) {
         use std::io::{Read, Write};
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.write_all(format!("{words}\r\n").as_bytes()).unwrap();

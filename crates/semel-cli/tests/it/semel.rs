@@ -33,7 +33,10 @@ impl Ran {
 
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-    command.args(args).env_remove("SEMEL_STORE").env_remove("SEMEL_CACHE").stdin(Stdio::null());
+    command.args(args).stdin(Stdio::null());
+    for name in ["SEMEL_STORE", "SEMEL_CACHE", "SEMEL_FROM", "SEMEL_TO"] {
+        command.env_remove(name);
+    }
     command
 }
 

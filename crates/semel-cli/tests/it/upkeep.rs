@@ -57,20 +57,49 @@ fn migrate_makes_the_tables_and_print_touches_nothing() {
 }
 
 #[test]
+fn migrate_makes_an_outbox_once_and_print_touches_nothing() {
+    let world = World::empty();
+    let url = world.url();
+    let sql = semel(&["migrate", "--outbox", &url, "--print"]).out();
+    assert!(sql.contains("CREATE TABLE semel_outbox ("), "{sql}");
+    assert!(!world.path().exists());
+    assert_eq!(semel(&["migrate", "--outbox", &url]).out(), "outbox: created, version 1\n");
+    assert_eq!(semel(&["migrate", "--outbox", &url]).out(), "outbox: nothing to do, version 1\n");
+    assert_eq!(semel(&["migrate", "--outbox", &url, "--json"]).json(), json!({ "before": 1, "now": 1 }));
+
+    let by_hand = World::empty();
+    rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch(&sql).unwrap();
+    assert_eq!(semel(&["migrate", "--outbox", &by_hand.url()]).out(), "outbox: nothing to do, version 1\n");
+
+    rusqlite::Connection::open(by_hand.path()).unwrap().execute_batch("DROP TABLE semel_outbox").unwrap();
+    let line = semel(&["migrate", "--outbox", &by_hand.url()]).failed(2);
+    assert!(line.contains("is not whole"), "{line}");
+    let line = semel(&["migrate", "--outbox", "redis://127.0.0.1"]).failed(2);
+    assert!(line.starts_with("no outbox is known for \"redis\"; use sqlite:PATH"), "{line}");
+}
+
+#[test]
 fn completions_for_the_common_shells() {
     for shell in ["bash", "zsh", "fish"] {
         let script = semel(&["completions", shell]).out();
         assert!(script.contains("semel") && script.contains("resolve"), "{shell}");
+        for word in ["relay", "rebase", "parked", "exactly-once", "unpublished"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
     }
     semel(&["completions", "cmd.exe"]).failed(2);
 }
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["ls", "show", "resolve", "release", "sweep", "migrate", "gateway"] {
+    for command in ["ls", "show", "resolve", "release", "sweep", "migrate", "gateway", "relay", "outbox"] {
         let help = semel(&[command, "--help"]).out();
         assert!(help.contains(&format!("  semel {command}")), "{help}");
         assert!(!help.contains("demo-worker"));
+    }
+    for command in ["ls", "show", "parked", "retry", "skip", "rebase"] {
+        let help = semel(&["outbox", command, "--help"]).out();
+        assert!(help.contains(&format!("  semel outbox {command}")), "{help}");
     }
     assert!(!semel(&["--help"]).out().contains("demo-worker"));
     assert_eq!(semel(&[]).code, 2);

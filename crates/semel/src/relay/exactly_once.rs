@@ -15,11 +15,15 @@
 
 use std::time::{Duration, Instant};
 
+use tracing::Instrument;
+
+use super::metrics::RelayMetrics;
 use super::parts::Parts;
 use super::reached::LEFT_OUT_MAX;
-use super::run::{Ended, Relay, RelayError, grown, keeping, wait, within};
+use super::run::{Ended, Relay, RelayError, grown, keeping, record, spans, wait, within};
 use super::source::{Batch, Reached, Source, SourceError};
 use crate::crash;
+use crate::observe::names;
 use crate::sink::{ExactlyOnce, SinkError};
 
 /// What the relay knows of the sink.
@@ -74,7 +78,17 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         let mut sea = Sea { known: None, most: usize::MAX };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         while !*stopped.borrow() {
-            match self.turn(&mut sea, &mut ended).await {
+            self.sample_if_due().await;
+            let turn = self.turn(&mut sea, &mut ended).await;
+            self.observe(|metrics| match &turn {
+                Ok(Turn::Idle | Turn::Standby | Turn::Done) => {
+                    metrics.source_answered();
+                    metrics.succeeded();
+                }
+                Err(RelayError::Source(error)) => metrics.source_failed(error),
+                Ok(Turn::Again) | Err(_) => {}
+            });
+            match turn {
                 Ok(Turn::Done) => {
                     (idle, pause) = (self.options.probe.0, self.options.pause.0);
                     self.prune_if_due().await;
@@ -124,7 +138,17 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             }
         }
         match self.source.next().await? {
-            Some(batch) => self.send_at(&batch, sea, ended).await,
+            Some(batch) => {
+                let span = tracing::info_span!(
+                    names::SPAN_RELAY_BATCH,
+                    events = batch.events.len(),
+                    position = %batch.position.place
+                );
+                self.observe(|metrics| metrics.batch_begins(batch.events.len()));
+                let sent = self.send_at(&batch, sea, ended).instrument(span).await;
+                self.observe(RelayMetrics::batch_ends);
+                sent
+            }
             None => Ok(Turn::Idle),
         }
     }
@@ -135,8 +159,16 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             return Ok(None);
         }
         crash::point(crash::BEFORE_BEGIN);
+        let began = Instant::now();
+        self.observe(RelayMetrics::call_begins);
         let Self { source, sink, observer, .. } = self;
-        let position = match keeping(source, observer.as_ref(), sink.begin()).await? {
+        let begun = keeping(source, observer.as_ref(), sink.begin()).await;
+        self.tell_call(
+            began,
+            0,
+            begun.as_ref().ok().and_then(Option::as_ref).map(|begun| begun.as_ref().err()),
+        );
+        let position = match begun? {
             None => return Ok(None),
             Some(Ok(position)) => position,
             Some(Err(error)) if error.is_fenced() => return Err(RelayError::Fenced(error)),
@@ -208,6 +240,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         crash::point(crash::BEFORE_DONE);
         self.source.done(&settled).await?;
         crash::point(crash::AFTER_DONE);
+        self.observe(|metrics| metrics.settled(&settled));
         ended.confirmed += confirmed;
         ended.parked += settled.iter().filter(|one| **one != super::Settled::Confirmed).count() as u64;
         ended.batches += 1;
@@ -235,11 +268,19 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         })?;
         let events = sending.iter().filter_map(|at| batch.events.get(*at));
         let events: Vec<_> = events.map(|pending| pending.event.clone()).collect();
+        let (spans, began) = (spans(&events), Instant::now());
+        self.observe(RelayMetrics::call_begins);
         crash::point(crash::BEFORE_PUBLISH);
         let Self { source, sink, observer, .. } = self;
-        let answer = keeping(source, observer.as_ref(), sink.publish_at(&events, &position)).await?;
+        let answer = keeping(source, observer.as_ref(), sink.publish_at(&events, &position)).await;
         crash::point(crash::AFTER_PUBLISH);
-        match answer {
+        let told = answer.as_ref().ok().and_then(Option::as_ref).map(|answer| answer.as_ref().err());
+        if let Some(error) = told {
+            let outcome = if error.is_some() { "failed" } else { "confirmed" };
+            spans.iter().for_each(|span| record(span, outcome, error));
+        }
+        self.tell_call(began, events.len(), told);
+        match answer? {
             Some(Ok(())) => {
                 sea.known = Some(Some(reached));
                 Ok(Ok(()))
@@ -256,6 +297,14 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             Some(Err(error)) => Ok(Err(Failed::No(error))),
             None => Ok(Err(Failed::Again)),
         }
+    }
+
+    /// What the sink said to one call: `None` if it was left before its end.
+    fn tell_call(&self, began: Instant, events: usize, told: Option<Option<&SinkError>>) {
+        self.observe(|metrics| match told {
+            Some(error) => metrics.transaction_ends(began.elapsed(), events, error),
+            None => metrics.call_left(),
+        });
     }
 
     /// Waits while the source is kept. A stop ends it, unless it is known already. `None`: the source was lost.

@@ -15,7 +15,7 @@ use prometheus_client::registry::Registry;
 use super::health::Health;
 use super::source::{Lag, Settled};
 use crate::observe::names;
-use crate::sink::Published;
+use crate::sink::{Published, SinkError};
 
 /// How often the source is asked how much is left.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_secs(3);
@@ -167,6 +167,17 @@ impl RelayMetrics {
                 }
             }
         }
+        self.call_told(took, answered, failed, error);
+    }
+
+    /// What became of a transaction of so many events.
+    pub(crate) fn transaction_ends(&self, took: Duration, events: usize, error: Option<&SinkError>) {
+        let answered = error.is_none_or(|error| error.refused_event().is_some());
+        let failed = if error.is_some() { events as u64 } else { 0 };
+        self.call_told(took, answered, failed, error.map(ToString::to_string));
+    }
+
+    fn call_told(&self, took: Duration, answered: bool, failed: u64, error: Option<String>) {
         self.0.publish.observe(took.as_secs_f64());
         self.0.failed.inc_by(failed);
         if error.is_some() {
@@ -249,7 +260,6 @@ fn oldest(lag: &Lag, asked_ago: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::SinkError;
 
     fn has(metrics: &RelayMetrics, line: &str) -> bool {
         metrics.render().lines().any(|have| have == line)

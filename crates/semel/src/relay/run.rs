@@ -297,14 +297,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return answers;
         };
         for (span, answer) in spans.iter().zip(told) {
-            let (outcome, error) = match answer {
-                Published::Confirmed => ("confirmed", None),
-                Published::Failed(error) => ("failed", Some(error)),
-                Published::Refused(error) => ("refused", Some(error)),
-            };
-            span.record("outcome", outcome);
-            if let Some(error) = error {
-                span.record("error", tracing::field::display(error));
+            match answer {
+                Published::Confirmed => record(span, "confirmed", None),
+                Published::Failed(error) => record(span, "failed", Some(error)),
+                Published::Refused(error) => record(span, "refused", Some(error)),
             }
         }
         self.observe(|metrics| metrics.call_ends(began.elapsed(), told));
@@ -330,14 +326,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
         keeping(&mut self.source, self.observer.as_ref(), work).await
     }
 
-    fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
+    pub(super) fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
         if let Some(observer) = &self.observer {
             told(&observer.metrics);
         }
     }
 
     /// Asks how much is left, if anybody wants to know and it is time.
-    async fn sample_if_due(&mut self) {
+    pub(super) async fn sample_if_due(&mut self) {
         let Some(observer) = &mut self.observer else { return };
         if observer.sampled.is_some_and(|at| at.elapsed() < SAMPLE_EVERY) {
             return;
@@ -402,8 +398,8 @@ pub(super) async fn keeping<S: Source, T>(
 }
 
 /// A span for each event, if anybody looks at them: under the batch, and naming the trace in which it was appended.
-fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
-    if !tracing::enabled!(tracing::Level::INFO) {
+pub(super) fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
+    if !tracing::span_enabled!(tracing::Level::INFO) {
         return Vec::new();
     }
     let span = |event: &Arc<Event>| {
@@ -418,6 +414,14 @@ fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
         )
     };
     events.iter().map(span).collect()
+}
+
+/// What became of the event of a span.
+pub(super) fn record(span: &tracing::Span, outcome: &str, error: Option<&SinkError>) {
+    span.record("outcome", outcome);
+    if let Some(error) = error {
+        span.record("error", tracing::field::display(error));
+    }
 }
 
 /// Ends with the time or with the work.

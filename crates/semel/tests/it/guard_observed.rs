@@ -1,54 +1,11 @@
 //! What the guard tells operators: spans and logs under their names, and never a raw key.
 
-use std::fmt::{self, Write};
-use std::sync::{Arc, Mutex};
-
 use semel::observe::names;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::{Failure, Guard};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 use crate::guard_world::{acme, key, store};
-
-/// Writes down everything it is told.
-#[derive(Clone, Default)]
-struct Heard(Arc<Mutex<String>>);
-
-impl Heard {
-    fn note(&self, what: &str, record: impl FnOnce(&mut dyn Visit)) {
-        struct Fields<'a>(&'a mut String);
-        impl Visit for Fields<'_> {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                let _ = write!(self.0, " {}={value:?}", field.name());
-            }
-        }
-        let mut heard = self.0.lock().unwrap();
-        heard.push_str(what);
-        record(&mut Fields(&mut heard));
-        heard.push('\n');
-    }
-}
-
-impl Subscriber for Heard {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target().starts_with("semel")
-    }
-    fn new_span(&self, span: &Attributes<'_>) -> Id {
-        self.note(span.metadata().name(), |visit| span.record(visit));
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, values: &Record<'_>) {
-        self.note("recorded", |visit| values.record(visit));
-    }
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        self.note("event", |visit| event.record(visit));
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
+use crate::heard::Heard;
 
 /// A run, a replay, a mismatch and an end nobody knows, under keys that are secrets.
 async fn scenario() -> (semel::observe::Metrics, semel::Key) {
@@ -77,10 +34,10 @@ async fn spans_and_logs_say_what_happens_and_never_show_the_key() {
     // so everything is used once, then asked for again.
     scenario().await;
     tracing::callsite::rebuild_interest_cache();
-    heard.0.lock().unwrap().clear();
+    heard.take();
     let (metrics, secret) = scenario().await;
 
-    let text = heard.0.lock().unwrap().clone();
+    let text = heard.take();
     let hash = format!("idempotency.key_hash=\"{}\"", secret.short_hash());
     for wanted in [
         names::SPAN_CLAIM,

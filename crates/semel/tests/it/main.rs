@@ -12,12 +12,14 @@ mod guard_minimal;
 mod guard_observed;
 mod guard_protocol;
 mod guard_world;
+mod heard;
 #[cfg(feature = "sqlite")]
 mod ledger;
 mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;
 mod recover;
+mod relay_observed;
 #[cfg(feature = "sqlite")]
 mod sink_planted;
 #[cfg(feature = "sqlite")]

@@ -47,6 +47,16 @@ fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
     Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
 }
 
+/// The tables are not there.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn no_outbox(place: &str) -> crate::store::StoreError {
+    use crate::store::{ErrorKind, Fate, StoreError};
+    let message = format!(
+        "{place} has no outbox; make its tables with `semel migrate --outbox URL` or `semel::outbox::schema`"
+    );
+    StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
+}
+
 /// The lanes that fall to one of so many relays.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn share(place: usize, relays: usize) -> Vec<i16> {

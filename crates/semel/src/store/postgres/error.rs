@@ -51,6 +51,11 @@ impl Trouble {
         self.state().map_or("", |state| class(state.code()))
     }
 
+    /// Whether something was asked of a table that is not there.
+    pub(crate) fn lacks_table(&self) -> bool {
+        self.state().is_some_and(|state| *state == SqlState::UNDEFINED_TABLE)
+    }
+
     /// Whether the connection is of no use any more. The server ends it with errors of class 57P; without an
     /// SQLSTATE it was the network or the protocol.
     pub(crate) fn loses_connection(&self) -> bool {

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::poll::{LANES, known_version, share};
+use crate::relay::poll::{LANES, known_version, no_outbox, share};
 use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -17,6 +17,14 @@ pub(super) const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)"
 const BITE: u64 = 1_000;
 const BITES_MAX: u32 = 20;
 const COUNT_MAX: u64 = 10_000;
+const NO_SUCH_TABLE: u16 = 1146;
+
+/// Whose tables these are, what the cursors say of that, and whether this is a place to write.
+const START: &str =
+    "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
+     CAST(m.version AS SIGNED)
+     FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
+     GROUP BY m.lineage, c.lineage, m.version";
 
 /// How far a part has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,15 +64,12 @@ impl Link {
             others: Vec::new(),
             turn: 0,
         };
-        let rows = link
-            .rows(
-                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
-                        CAST(m.version AS SIGNED)
-                 FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
-                 GROUP BY m.lineage, c.lineage, m.version",
-            )
-            .await?;
-        for row in &rows {
+        let asked = link.session.run(START.to_owned()).await;
+        let brought = asked.map_err(|failed| match failed.trouble.number() {
+            Some(NO_SUCH_TABLE) => no_outbox(&outbox.server),
+            _ => failed.trouble.explain(&outbox.server, Fate::NotApplied),
+        })?;
+        for row in brought.iter().flat_map(|brought| &brought.rows) {
             known_version(get(row, 3)?)?;
             let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
             let (one, other) = (Lineage::read(&found), stored.as_deref().map(Lineage::read));

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::poll::{LANES, known_version, share};
+use crate::relay::poll::{LANES, known_version, no_outbox, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::error::Trouble;
@@ -230,7 +230,10 @@ impl Link {
 /// Whose tables these are, and that the cursors are of the same.
 async fn lineage(session: &Session) -> Result<Lineage, SourceError> {
     static START: Sql = Sql { text: include_str!("../sql/postgres_start.sql"), types: &[] };
-    let rows = session.query(&START, &[]).await.map_err(|trouble| trouble.not_applied())?;
+    let rows = session.query(&START, &[]).await.map_err(|trouble| match trouble.lacks_table() {
+        true => no_outbox("the search_path of this database"),
+        false => trouble.not_applied(),
+    })?;
     let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
     let version: Option<i32> = get(row, 1)?;
     known_version(version.unwrap_or_default().into())?;

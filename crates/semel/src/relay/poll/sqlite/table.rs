@@ -389,10 +389,13 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> SourceError {
         Some(ErrorCode::SystemIoFailure) => (ErrorKind::Unavailable, format!("the disk of {path} fails")),
         _ if error.to_string().contains("no such table") => (
             ErrorKind::Misconfigured,
-            format!("{path} has no outbox; make its tables with `semel migrate` or `semel::outbox::schema`"),
+            format!(
+                "{path} has no outbox; make its tables with `semel migrate --outbox URL` or `semel::outbox::schema`"
+            ),
         ),
         _ => (ErrorKind::Corrupt, format!("the outbox in {path} cannot be read; look at it with sqlite3")),
     };
     // A statement that failed is undone; a commit that failed may not be.
-    StoreError::new(kind, Fate::InDoubt, message).with_source(error.to_string()).into()
+    let fate = if kind == ErrorKind::Misconfigured { Fate::NotApplied } else { Fate::InDoubt };
+    StoreError::new(kind, fate, message).with_source(error.to_string()).into()
 }

@@ -1,0 +1,104 @@
+//! `semel outbox ls`
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use semel::StoreTime;
+use semel::relay::{Listed, Listing};
+use serde::Serialize;
+
+use super::args::Ls;
+use super::desk::AnyOutbox;
+use crate::duration;
+use crate::failure::Failed;
+use crate::moment::rfc3339;
+use crate::stdout;
+use crate::table::{Side, Table, printable, thousands};
+
+/// What `--json` shows of an event in a listing. Names here are an interface: add, never rename.
+#[derive(Serialize)]
+struct ListedView<'a> {
+    id: String,
+    state: &'static str,
+    topic: &'a str,
+    r#type: &'a str,
+    key: Option<&'a str>,
+    made_at: String,
+    payload_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct PageView<'a> {
+    events: Vec<ListedView<'a>>,
+}
+
+pub(super) async fn run(outbox: &AnyOutbox, args: &Ls, json: bool) -> Result<(), Failed> {
+    let mut listing = Listing::new(usize::try_from(args.limit).unwrap_or(usize::MAX));
+    if args.unpublished {
+        listing = listing.unpublished();
+    }
+    if args.oldest_first {
+        listing = listing.oldest_first();
+    }
+    if let Some(topic) = &args.topic {
+        listing = listing.topic(topic);
+    }
+    if let Some(key) = &args.key {
+        listing = listing.key(key);
+    }
+    let events = outbox.list(&listing).await?;
+    if json {
+        return stdout::json(&PageView { events: events.iter().map(view).collect() });
+    }
+    if events.is_empty() {
+        eprintln!("no events match");
+        return Ok(());
+    }
+    let mut table = Table::new([
+        ("ID", Side::Left),
+        ("STATE", Side::Left),
+        ("TOPIC", Side::Left),
+        ("TYPE", Side::Left),
+        ("KEY", Side::Left),
+        ("AGE", Side::Right),
+        ("BYTES", Side::Right),
+    ]);
+    for event in &events {
+        table.row([
+            event.id.to_string(),
+            event.standing.as_str().to_owned(),
+            printable(&event.topic),
+            printable(&event.kind),
+            event.key.as_deref().map_or_else(|| "-".to_owned(), printable),
+            age(event.made_at),
+            thousands(event.payload_bytes),
+        ]);
+    }
+    stdout::text(&table.take())?;
+    if events.len() as u64 == args.limit {
+        eprintln!("there may be more: raise --limit, or say --topic or --key");
+    }
+    Ok(())
+}
+
+fn view(event: &Listed) -> ListedView<'_> {
+    ListedView {
+        id: event.id.to_string(),
+        state: event.standing.as_str(),
+        topic: &event.topic,
+        r#type: &event.kind,
+        key: event.key.as_deref(),
+        made_at: when(event.made_at),
+        payload_bytes: event.payload_bytes,
+    }
+}
+
+/// How long ago that was, by this machine's clock.
+pub(super) fn age(at: SystemTime) -> String {
+    let ms = SystemTime::now().duration_since(at).unwrap_or_default().as_millis();
+    duration::shown(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+pub(super) fn when(at: SystemTime) -> String {
+    let ms = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    rfc3339(StoreTime(u64::try_from(ms).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,182 @@
+//! `semel relay --check`: what is promised, and whether this configuration can keep it.
+
+use std::fmt::Write;
+
+use semel::relay::SourceError;
+use semel::sink::Delivery;
+use semel::store::ErrorKind;
+use serde::Serialize;
+
+use super::args::{self, Mode, Prune, Relay};
+use super::from::{Finding, From, Gravity};
+use super::to::To;
+use crate::failure::Failed;
+use crate::stdout;
+use crate::table::printable;
+use crate::url::without_password;
+
+/// What `--check --json` prints. Names here are an interface: add, never rename.
+#[derive(Serialize)]
+struct Report {
+    from: String,
+    to: String,
+    mode: &'static str,
+    delivery: &'static str,
+    guarantee: String,
+    /// It can be kept.
+    holds: bool,
+    checks: Vec<Check>,
+    /// What was asked for and is worth knowing.
+    notes: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Check {
+    what: &'static str,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+    #[serde(skip)]
+    verdict: Verdict,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    /// Nobody could be asked.
+    Unknown,
+    Broken,
+}
+
+impl Check {
+    fn fine(what: &'static str) -> Self {
+        Self { what, ok: true, why: None, verdict: Verdict::Fine }
+    }
+
+    fn broken(what: &'static str, why: String) -> Self {
+        Self { what, ok: false, why: Some(why), verdict: Verdict::Broken }
+    }
+
+    fn unknown(what: &'static str, why: String) -> Self {
+        Self { what, ok: false, why: Some(why), verdict: Verdict::Unknown }
+    }
+}
+
+pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Failed> {
+    let mut notes = notes(args);
+    let mut checks = source(args, &mut notes).await;
+    match to.probe().await {
+        Ok(()) => checks.push(Check::fine("broker")),
+        Err(error) => checks.push(Check::unknown("broker", error.to_string())),
+    }
+    let guarantee = to.guarantee();
+    checks.extend(guarantee.broken_by.iter().map(|why| Check::broken("promise", why.clone())));
+    let report = Report {
+        from: without_password(&args.from),
+        to: without_password(&args.to),
+        mode: match args.mode {
+            Mode::Poll => "poll",
+            Mode::Cdc => "cdc",
+        },
+        delivery: match guarantee.delivery {
+            Delivery::AtLeastOnce => "at_least_once",
+            Delivery::Deduplicated => "deduplicated",
+            Delivery::ExactlyOnce => "exactly_once",
+            _ => "other",
+        },
+        guarantee: guarantee.sentence,
+        holds: checks.iter().all(|check| check.ok),
+        checks,
+        notes,
+    };
+    match json {
+        true => stdout::json(&report)?,
+        false => stdout::text(&text(&report))?,
+    }
+    let worst = |verdict| report.checks.iter().find(|check| check.verdict == verdict);
+    let why = |check: &Check| format!("{}: {}", check.what, check.why.as_deref().unwrap_or_default());
+    match (worst(Verdict::Broken), worst(Verdict::Unknown)) {
+        (Some(check), _) => {
+            Err(Failed::usage(format!("this configuration cannot keep what it promises: {}", why(check))))
+        }
+        (None, Some(check)) => Err(Failed::not_done(format!(
+            "it could not be found out whether the promise is kept: {}",
+            why(check)
+        ))),
+        (None, None) => Ok(()),
+    }
+}
+
+/// What the database says.
+async fn source(args: &Relay, notes: &mut Vec<String>) -> Vec<Check> {
+    let found = match From::open(args).await {
+        Ok(from) => from.check(args).await,
+        Err(error) => Err(error),
+    };
+    match found {
+        Ok(findings) => findings.into_iter().filter_map(|finding| judged(finding, notes)).collect(),
+        Err(error) => {
+            let told = error.to_string();
+            vec![match of_configuration(&error) {
+                true => Check::broken("outbox", told),
+                false => Check::unknown("outbox", told),
+            }]
+        }
+    }
+}
+
+fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
+    let Finding { gravity, about, says } = finding;
+    match gravity {
+        Gravity::Fine => {
+            Some(Check { why: Some(says).filter(|says| !says.is_empty()), ..Check::fine(about) })
+        }
+        Gravity::Error => Some(Check::broken(about, says)),
+        Gravity::Warning => {
+            notes.push(format!("{about}: {says}"));
+            None
+        }
+    }
+}
+
+/// Whether it would be the same tomorrow.
+fn of_configuration(error: &SourceError) -> bool {
+    match error {
+        SourceError::Lineage { .. } => true,
+        SourceError::Store(error) => {
+            matches!(error.kind(), ErrorKind::Misconfigured | ErrorKind::Lost | ErrorKind::Corrupt)
+        }
+        _ => false,
+    }
+}
+
+fn notes(args: &Relay) -> Vec<String> {
+    let mut notes = Vec::new();
+    if args.bounds.poison == args::Poison::Event {
+        notes.push("--poison event: later events of a key overtake one that is parked".to_owned());
+    }
+    if args.bounds.prune == Prune::Never {
+        notes.push("--prune never: the outbox grows until somebody else empties it".to_owned());
+    }
+    notes
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "from    {} ({})", report.from, report.mode);
+    let _ = writeln!(text, "to      {}", report.to);
+    for check in &report.checks {
+        let mark = match check.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Unknown => "?",
+            Verdict::Broken => "BROKEN",
+        };
+        let why = check.why.as_ref().map_or_else(String::new, |why| format!(": {}", printable(why)));
+        let _ = writeln!(text, "{mark:<7} {}{why}", check.what);
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note    {note}");
+    }
+    let _ = write!(text, "\n{}\n", report.guarantee);
+    text
+}

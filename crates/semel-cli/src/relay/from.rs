@@ -1,0 +1,227 @@
+//! The source of a relay, whichever database it is in and however it is read.
+
+use std::time::Duration;
+
+use semel::outbox::dialect;
+#[cfg(feature = "postgres")]
+use semel::relay::cdc::{self, CdcOutbox};
+#[cfg(feature = "mysql")]
+use semel::relay::poll::mysql::MysqlSource;
+#[cfg(feature = "postgres")]
+use semel::relay::poll::postgres::PostgresSource;
+use semel::relay::poll::sqlite::SqliteSource;
+use semel::relay::{Batch, Lag, Pruned, Reached, Settled, Source, SourceError};
+use semel::tx::driver::Dialect;
+
+use super::args::{Mode, Prune, Relay};
+use crate::failure::Failed;
+use crate::outbox::AnyOutbox;
+
+/// Where events come from.
+pub(super) enum From {
+    Poll(AnyOutbox),
+    #[cfg(feature = "postgres")]
+    Cdc {
+        log: Box<CdcOutbox>,
+        /// The same tables: what is parked and how far we are is in them.
+        tables: AnyOutbox,
+    },
+}
+
+/// Something that was looked at.
+pub(super) struct Finding {
+    pub(super) gravity: Gravity,
+    pub(super) about: &'static str,
+    pub(super) says: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gravity {
+    Fine,
+    Warning,
+    Error,
+}
+
+/// What cannot work is said before anybody is connected to.
+pub(super) fn fits(args: &Relay) -> Result<(), Failed> {
+    let postgres = dialect(&args.from)? == Dialect::Postgres;
+    match (args.mode, args.cdc.given()) {
+        (Mode::Cdc, _) if !postgres => Err(Failed::usage(
+            "--mode cdc reads PostgreSQL's log; name a postgres:// URL, or leave it out: polling works everywhere",
+        )),
+        (Mode::Poll, Some(flag)) => {
+            Err(Failed::usage(format!("{flag} is for --mode cdc; say that, or leave it out")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl From {
+    pub(super) async fn open(args: &Relay) -> Result<Self, SourceError> {
+        let tables = AnyOutbox::open_with(&args.from, &args.bounds.outbox()).await?;
+        match args.mode {
+            Mode::Poll => Ok(Self::Poll(tables)),
+            #[cfg(feature = "postgres")]
+            Mode::Cdc => Ok(Self::Cdc { log: Box::new(log(args).await?), tables }),
+            #[cfg(not(feature = "postgres"))]
+            Mode::Cdc => Ok(Self::Poll(tables)),
+        }
+    }
+
+    pub(super) fn source(&self) -> AnySource {
+        match self {
+            Self::Poll(outbox) => outbox.source(),
+            #[cfg(feature = "postgres")]
+            Self::Cdc { log, .. } => AnySource::Cdc(Box::new(log.source())),
+        }
+    }
+
+    /// Tables, version, lineage and primary were seen when it was opened, or are now; then rights, and the log.
+    pub(super) async fn check(&self, args: &Relay) -> Result<Vec<Finding>, SourceError> {
+        let tables = match self {
+            Self::Poll(outbox) => outbox,
+            #[cfg(feature = "postgres")]
+            Self::Cdc { tables, .. } => tables,
+        };
+        let lacking = tables.check().await?;
+        let prunes = args.bounds.prune != Prune::Never;
+        let lacking: Vec<&str> = lacking
+            .iter()
+            .filter(|lacking| prunes || !lacking.only_to_prune)
+            .map(|lacking| lacking.right.as_str())
+            .collect();
+        let fine = |about| Finding { gravity: Gravity::Fine, about, says: String::new() };
+        let rights = match lacking.is_empty() {
+            true => fine("rights"),
+            false => {
+                let says = format!("the relay lacks {}; grant that to its user", lacking.join(", "));
+                Finding { gravity: Gravity::Error, about: "rights", says }
+            }
+        };
+        #[cfg_attr(not(feature = "postgres"), allow(unused_mut))]
+        let mut findings = vec![fine("outbox"), rights];
+        #[cfg(feature = "postgres")]
+        if let Self::Cdc { log, .. } = self {
+            findings.extend(log.check().await?.into_iter().map(|finding| Finding {
+                gravity: match finding.gravity {
+                    cdc::Gravity::Fine => Gravity::Fine,
+                    cdc::Gravity::Warning => Gravity::Warning,
+                    _ => Gravity::Error,
+                },
+                about: finding.about,
+                says: finding.says,
+            }));
+        }
+        Ok(findings)
+    }
+}
+
+#[cfg(feature = "postgres")]
+async fn log(args: &Relay) -> Result<CdcOutbox, SourceError> {
+    let (flags, bounds) = (&args.cdc, args.bounds.outbox());
+    let mut options = CdcOutbox::options(&args.from)?
+        .batch_max(bounds.batch_events, bounds.batch_bytes)
+        .lease(bounds.lease)
+        .retry_after(bounds.retry_after)
+        .create(!flags.no_create.unwrap_or(false))
+        .follow_promotions(flags.follow_promotions.unwrap_or(false));
+    if let Some(slot) = &flags.slot {
+        options = options.slot(slot)?;
+    }
+    if let Some(publication) = &flags.publication {
+        options = options.publication(publication)?;
+    }
+    if let Some(table) = &flags.debezium_table {
+        let table = cdc::RoutedTable::debezium(table);
+        options = options.table(match &flags.topic_prefix {
+            Some(prefix) => table.topic_prefix(prefix),
+            None => table,
+        });
+    }
+    if let Some(bytes) = flags.slot_warn {
+        options = options.warn_bytes(bytes as u64);
+    }
+    if let Some(bytes) = flags.slot_max {
+        options = options.held_bytes_max(bytes as u64);
+    }
+    options.open().await
+}
+
+/// A relay's share of an outbox.
+pub(super) enum AnySource {
+    #[cfg(feature = "postgres")]
+    Postgres(Box<PostgresSource>),
+    #[cfg(feature = "mysql")]
+    Mysql(Box<MysqlSource>),
+    Sqlite(Box<SqliteSource>),
+    #[cfg(feature = "postgres")]
+    Cdc(Box<cdc::CdcSource>),
+}
+
+impl AnyOutbox {
+    pub(super) fn source(&self) -> AnySource {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Postgres(outbox) => AnySource::Postgres(Box::new(outbox.source())),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(outbox) => AnySource::Mysql(Box::new(outbox.source())),
+            Self::Sqlite(outbox) => AnySource::Sqlite(Box::new(outbox.source())),
+        }
+    }
+}
+
+macro_rules! each {
+    ($this:ident, $source:ident => $work:expr) => {
+        match $this {
+            #[cfg(feature = "postgres")]
+            Self::Postgres($source) => $work,
+            #[cfg(feature = "mysql")]
+            Self::Mysql($source) => $work,
+            Self::Sqlite($source) => $work,
+            #[cfg(feature = "postgres")]
+            Self::Cdc($source) => $work,
+        }
+    };
+}
+
+impl Source for AnySource {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        each!(self, source => source.next().await)
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        each!(self, source => source.take_all().await)
+    }
+
+    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+        each!(self, source => source.resume(reached).await)
+    }
+
+    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        each!(self, source => source.done(settled).await)
+    }
+
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        each!(self, source => source.keep().await)
+    }
+
+    fn keep_in(&self) -> Duration {
+        each!(self, source => source.keep_in())
+    }
+
+    fn holds(&self) -> bool {
+        each!(self, source => source.holds())
+    }
+
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+        each!(self, source => source.prune(older_than).await)
+    }
+
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        each!(self, source => source.lag().await)
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        each!(self, source => source.leave().await)
+    }
+}

@@ -1,0 +1,180 @@
+//! `semel relay`: from the outbox of a database to a broker.
+//!
+//! | module | what |
+//! |---|---|
+//! | `args` | what it can be told |
+//! | `from` | the source a URL names |
+//! | `to` | the sink a URL names |
+//! | `check` | what is promised, and whether it can be kept |
+//! | `admin` | what those who run it are told |
+
+mod admin;
+mod args;
+mod check;
+mod from;
+mod to;
+
+use std::future::Future;
+use std::time::Duration;
+
+use semel::relay::{Ended, Poison, RelayError, RelayMetrics, RelayOptions, Source, Stop};
+use semel::sink::Sink;
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+pub(crate) use self::args::Relay;
+use self::args::{Bounds, Prune};
+use self::from::{From, Gravity};
+use self::to::To;
+use crate::admin::{bind, keep_inside};
+use crate::failure::Failed;
+use crate::url::without_password;
+use crate::{gateway, log, stdout};
+
+/// Publishes until it is told to stop.
+pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
+    if let Some(address) = args.admin {
+        keep_inside(address, args.admin_insecure.unwrap_or(false))?;
+    }
+    from::fits(args)?;
+    let to = to::open(&args.to, &args.sink, args.exactly_once.as_deref())?;
+    if args.check {
+        return check::run(args, to, json).await;
+    }
+    log::to_stderr(args.log);
+    let from = From::open(args).await?;
+    // Seen before anybody is told that it works; afterwards the relay waits for a database that goes away.
+    for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Gravity::Fine) {
+        tracing::warn!(about = finding.about, says = finding.says, "this is not as it should be");
+    }
+    let listener = match args.admin {
+        Some(address) => Some(bind("admin", address).await?),
+        None => None,
+    };
+    let (stopping, stopped) = watch::channel(false);
+    let metrics = listener.as_ref().map(|_| RelayMetrics::new());
+    let mut addresses = Vec::new();
+    if let (Some(listener), Some(metrics)) = (listener, &metrics) {
+        addresses.push(listener.local_addr()?);
+        let patience = Duration::from_millis(args.ready_within);
+        let ours = admin::Admin { metrics: metrics.clone(), patience, stopping: stopped };
+        tokio::spawn(crate::admin::listen(listener, ours));
+    }
+    let (source, into) = (without_password(&args.from), without_password(&args.to));
+    if json {
+        let admin = addresses.first().map(ToString::to_string);
+        stdout::json(&json!({ "from": source, "to": into, "admin": admin }))?;
+    } else {
+        let admin = addresses.first().map_or_else(String::new, |admin| format!("admin on {admin}\n"));
+        stdout::text(&format!("relaying from {source} to {into}\n{admin}"))?;
+    }
+    let guarantee = to.guarantee();
+    tracing::info!(from = %source, to = %into, guarantee = guarantee.sentence, "started");
+    let running = Running { args, metrics: metrics.as_ref(), stopping };
+    let ended = match to {
+        To::AtLeastOnce(sink) => running.relay(from.source(), *sink).await,
+        #[cfg(feature = "kafka")]
+        To::ExactlyOnce(sink) => running.exactly_once(from.source(), *sink).await,
+    }?;
+    tracing::info!(
+        confirmed = ended.confirmed,
+        parked = ended.parked,
+        batches = ended.batches,
+        "stopped; what was not confirmed is still in the outbox"
+    );
+    Ok(())
+}
+
+struct Running<'a> {
+    args: &'a Relay,
+    metrics: Option<&'a RelayMetrics>,
+    stopping: watch::Sender<bool>,
+}
+
+impl Running<'_> {
+    async fn relay<S: Source, K: Sink>(&self, source: S, sink: K) -> Result<Ended, Failed> {
+        let relay = self.observed(source, sink);
+        self.until_stopped(relay.stop_handle(), Box::pin(relay.run())).await
+    }
+
+    #[cfg(feature = "kafka")]
+    async fn exactly_once<S: Source, K: semel::sink::ExactlyOnce>(
+        &self,
+        source: S,
+        sink: K,
+    ) -> Result<Ended, Failed> {
+        let relay = self.observed(source, sink);
+        self.until_stopped(relay.stop_handle(), Box::pin(relay.run_exactly_once())).await
+    }
+
+    fn observed<S: Source, K: Sink>(&self, source: S, sink: K) -> semel::relay::Relay<S, K> {
+        let relay = semel::relay::Relay::new(source, sink, self.args.bounds.options());
+        match self.metrics {
+            Some(metrics) => relay.observed_by(metrics),
+            None => relay,
+        }
+    }
+
+    /// A first signal ends it in order, a second one at once.
+    async fn until_stopped(
+        &self,
+        stop: Stop,
+        run: impl Future<Output = Result<Ended, RelayError>>,
+    ) -> Result<Ended, Failed> {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let mut run = std::pin::pin!(run);
+        tokio::select! {
+            ended = &mut run => return ended.map_err(failed),
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            () = gateway::stdin_ended(self.args.until_stdin_ends) => {}
+        }
+        tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
+        let _ = self.stopping.send(true);
+        stop.stop();
+        let at_once =
+            || Failed::not_done("stopped at once: told to stop a second time; nothing is lost by that");
+        tokio::select! {
+            ended = &mut run => ended.map_err(failed),
+            _ = terminate.recv() => Err(at_once()),
+            _ = interrupt.recv() => Err(at_once()),
+        }
+    }
+}
+
+fn failed(error: RelayError) -> Failed {
+    match error {
+        RelayError::Source(error) => error.into(),
+        error @ RelayError::Fenced(_) => {
+            Failed::not_done(format!("{error}; start this one again once the other is stopped"))
+        }
+        error => Failed::not_done(error.to_string()),
+    }
+}
+
+impl Bounds {
+    fn outbox(&self) -> crate::outbox::Bounds {
+        crate::outbox::Bounds {
+            batch_events: usize::try_from(self.batch_events).unwrap_or(usize::MAX),
+            batch_bytes: self.batch_bytes,
+            lease: Duration::from_millis(self.lease),
+            retry_after: Duration::from_millis(self.retry_after),
+        }
+    }
+
+    fn options(&self) -> RelayOptions {
+        let options = RelayOptions::default()
+            .tries_max(self.tries)
+            .farewell(Duration::from_millis(self.drain))
+            .poison(match self.poison {
+                args::Poison::Key => Poison::ParksItsKey,
+                args::Poison::Event => Poison::ParksItself,
+            });
+        match self.prune {
+            Prune::After(ms) => options.prune(Duration::from_secs(60), Duration::from_millis(ms)),
+            Prune::Never => options.keep_all(),
+        }
+    }
+}

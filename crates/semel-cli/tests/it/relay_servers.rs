@@ -1,0 +1,270 @@
+//! The whole way on real databases and brokers: migrate, append by SQL, relay, look.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use serde_json::Value;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use testkit::services::{Lease, Service, require};
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::relay_world::{Relay, text};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::semel::semel;
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use super::*;
+    use crate::world::block_on;
+
+    struct Corner {
+        lease: Lease,
+        schema: String,
+    }
+
+    impl Corner {
+        fn new(name: &str) -> Option<Self> {
+            let lease = require(Service::Postgres)?;
+            let corner = Self { schema: format!("cli_{name}_{}", std::process::id()), lease };
+            corner.sql(&format!("CREATE SCHEMA {}", corner.schema));
+            assert_eq!(semel(&["migrate", "--outbox", &corner.url()]).out(), "outbox: created, version 1\n");
+            assert_eq!(
+                semel(&["migrate", "--outbox", &corner.url()]).out(),
+                "outbox: nothing to do, version 1\n"
+            );
+            Some(corner)
+        }
+
+        fn url(&self) -> String {
+            format!("{}?schema={}", self.lease.url(), self.schema)
+        }
+
+        fn sql(&self, sql: &str) {
+            block_on(async {
+                let (client, connection) =
+                    tokio_postgres::connect(self.lease.url(), tokio_postgres::NoTls).await.unwrap();
+                tokio::spawn(connection);
+                client
+                    .batch_execute(&format!("SET search_path = {}, public; {sql}", self.schema))
+                    .await
+                    .unwrap();
+            });
+        }
+    }
+
+    impl Drop for Corner {
+        fn drop(&mut self) {
+            self.sql(&format!("DROP SCHEMA {} CASCADE", self.schema));
+        }
+    }
+
+    const INSERT: &str = "INSERT INTO semel_outbox (topic, type, key, payload)
+        SELECT 'TOPIC', 'told', 'k-' || n % 7, convert_to('{\"n\":' || n || '}', 'UTF8') FROM generate_series(1, 100) n";
+
+    #[test]
+    fn from_postgres_to_redis_streams() {
+        let (Some(corner), Some(redis)) = (Corner::new("redis"), require(Service::Redis)) else { return };
+        let (url, prefix) = (corner.url(), corner.schema.clone());
+        corner.sql(&INSERT.replace("TOPIC", "payments"));
+        assert_eq!(states(&url), ["waiting"; 100]);
+        let relay = Relay::start(&url, &format!("{}?prefix={prefix}:", redis.url()), &[]);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_lanes", |lanes| lanes == 16.0);
+        let listed =
+            semel(&["outbox", "ls", "--from", &url, "--key", "k-3", "--oldest-first", "--json"]).json();
+        let events = listed["events"].as_array().unwrap();
+        assert_eq!(events.len(), 14);
+        assert!(events.iter().all(|event| event["state"] == "published"), "{events:?}");
+        let shown = semel(&["outbox", "show", &text(&events[0]["id"]), "--from", &url, "--json"]).json();
+        assert_eq!((&shown["payload"], &shown["state"]), (&"{\"n\":3}".into(), &"published".into()));
+        assert!(relay.stop().status.success());
+        corner.sql(&INSERT.replace("TOPIC", "payments"));
+        let waits =
+            semel(&["outbox", "ls", "--from", &url, "--unpublished", "--limit", "1000", "--json"]).json();
+        assert_eq!(waits["events"].as_array().unwrap().len(), 100);
+        semel(&["outbox", "rebase", "--from-now", "--yes", "--from", &url]).out();
+        assert_eq!(states(&url), ["published"; 200]);
+    }
+
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn from_postgres_to_kafka_read_by_its_own_consumer() {
+        let (Some(corner), Some(kafka)) = (Corner::new("kafka"), require(Service::Kafka)) else { return };
+        let (url, to) = (corner.url(), format!("kafka://{}?compression=lz4", kafka.url()));
+        let checked = semel(&["relay", "--from", &url, "--to", &to, "--check", "--json"]).json();
+        assert_eq!((&checked["delivery"], &checked["holds"]), (&"at_least_once".into(), &true.into()));
+        corner.sql(&INSERT.replace("TOPIC", &corner.schema));
+        let relay = Relay::start(&url, &to, &[]);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        assert!(relay.stop().status.success());
+        let mut read =
+            testkit::services::kafka::console_consumer(kafka.url(), &corner.schema, true, 100).unwrap();
+        read.sort();
+        let mut told: Vec<String> = (1..=100).map(|n| format!("{{\"n\":{n}}}")).collect();
+        told.sort();
+        assert_eq!(read, told);
+    }
+
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn exactly_once_to_kafka_over_a_kill() {
+        let (Some(corner), Some(kafka)) = (Corner::new("once"), require(Service::Kafka)) else { return };
+        let (url, topic) = (corner.url(), corner.schema.clone());
+        let to = format!("kafka://{}?position_topic=positions-{topic}", kafka.url());
+        let once = ["--exactly-once", topic.as_str()];
+        let checked =
+            semel(&[&["relay", "--from", &url, "--to", &to, "--check", "--json"], &once[..]].concat()).json();
+        assert_eq!(checked["delivery"], "exactly_once");
+        corner.sql(&INSERT.replace("TOPIC", &topic));
+        let relay = Relay::start(&url, &to, &once);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.kill();
+        corner.sql(&INSERT.replace("TOPIC", &topic));
+        let relay = Relay::start(&url, &to, &once);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        assert_eq!(relay.wait_for_ready(200), "ready\n");
+        assert!(relay.stop().status.success());
+        let read = testkit::services::kafka::console_consumer(kafka.url(), &topic, true, 300).unwrap();
+        assert_eq!(read.len(), 200);
+    }
+
+    #[test]
+    fn from_the_log_of_postgres() {
+        let (Some(corner), Some(redis)) = (Corner::new("cdc"), require(Service::Redis)) else { return };
+        let (url, name) = (corner.url(), corner.schema.clone());
+        let to = format!("{}?prefix={name}:", redis.url());
+        let cdc = ["--mode", "cdc", "--slot", name.as_str(), "--publication", name.as_str()];
+        let checked =
+            semel(&[&["relay", "--from", &url, "--to", &to, "--check", "--json"], &cdc[..]].concat());
+        let report: Value = serde_json::from_str(&checked.stdout).unwrap();
+        let about =
+            |what: &str| report["checks"].as_array().unwrap().iter().find(|it| it["what"] == what).cloned();
+        assert_eq!(about("wal_level").unwrap()["why"], "logical", "{checked:?}");
+        assert_eq!((&report["mode"], about("rights").unwrap()["ok"].as_bool()), (&"cdc".into(), Some(true)));
+        corner.sql(&INSERT.replace("TOPIC", "payments"));
+        let relay = Relay::start(&url, &to, &cdc);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_slot_lag_bytes", |bytes| bytes >= 0.0);
+        assert_eq!(relay.wait_for_ready(200), "ready\n");
+        corner.sql(&INSERT.replace("TOPIC", "payments"));
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 200.0);
+        // The cursor follows what was streamed a few seconds behind.
+        let until = std::time::Instant::now() + crate::receiver::SOON;
+        while states(&url).iter().any(|state| state != "published") && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let ended = relay.stop();
+        corner.sql(&format!("SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}"));
+        assert!(ended.status.success(), "{ended:?}");
+        assert_eq!(states(&url), ["published"; 200]);
+    }
+
+    #[test]
+    fn a_user_without_rights_is_told_which() {
+        let (Some(corner), Some(redis)) = (Corner::new("rights"), require(Service::Redis)) else { return };
+        let user = format!("u_{}", corner.schema);
+        let schema = &corner.schema;
+        corner.sql(&format!(
+            "CREATE ROLE {user} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {user};
+             GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}"
+        ));
+        let url = corner.url().replace("://postgres@", &format!("://{user}@"));
+        let checked = semel(&["relay", "--from", &url, "--to", redis.url(), "--check", "--prune", "never"]);
+        corner.sql(&format!("DROP OWNED BY {user}; DROP ROLE {user}"));
+        assert_eq!(checked.code, 2, "{checked:?}");
+        assert!(checked.stderr.contains("UPDATE on semel_outbox_cursor"), "{checked:?}");
+        assert!(!checked.stderr.contains("TRUNCATE"), "nothing is pruned: {checked:?}");
+    }
+
+    #[test]
+    fn a_database_without_an_outbox_is_told_how_to_get_one() {
+        let Some(lease) = require(Service::Postgres) else { return };
+        let line = semel(&["outbox", "ls", "--from", lease.url()]).failed(2);
+        assert!(line.contains("semel migrate --outbox"), "{line}");
+        let line = semel(&["outbox", "ls", "--from", "postgres://127.0.0.1:1/x"]).failed(1);
+        assert!(line.contains("127.0.0.1:1") || line.contains("PostgreSQL"), "{line}");
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use std::process::Command;
+
+    use super::*;
+
+    struct Corner {
+        lease: Lease,
+        database: String,
+    }
+
+    impl Corner {
+        fn new(name: &str) -> Option<Self> {
+            let lease = require(Service::Mariadb)?;
+            let corner = Self { database: format!("cli_{name}_{}", std::process::id()), lease };
+            corner.run("", &format!("CREATE DATABASE {}", corner.database));
+            assert_eq!(semel(&["migrate", "--outbox", &corner.url()]).out(), "outbox: created, version 1\n");
+            assert_eq!(
+                semel(&["migrate", "--outbox", &corner.url()]).out(),
+                "outbox: nothing to do, version 1\n"
+            );
+            Some(corner)
+        }
+
+        fn url(&self) -> String {
+            let (server, _) = self.lease.url().rsplit_once('/').unwrap();
+            format!("{server}/{}", self.database)
+        }
+
+        /// By the ordinary client, as a service in any language would.
+        fn run(&self, database: &str, sql: &str) {
+            let rest = self.lease.url().strip_prefix("mysql://").unwrap();
+            let (user, rest) = rest.split_once('@').unwrap();
+            let (host, _) = rest.split_once('/').unwrap();
+            let (host, port) = host.split_once(':').unwrap();
+            let mut client = Command::new("mariadb");
+            client.args(["--no-defaults", "--protocol=tcp", "-h", host, "-P", port, "-u", user, "-e", sql]);
+            if !database.is_empty() {
+                client.arg(database);
+            }
+            let output = client.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        }
+    }
+
+    impl Drop for Corner {
+        fn drop(&mut self) {
+            self.run("", &format!("DROP DATABASE {}", self.database));
+        }
+    }
+
+    #[test]
+    fn from_mysql_to_redis_streams() {
+        let (Some(corner), Some(redis)) = (Corner::new("redis"), require(Service::Redis)) else { return };
+        let url = corner.url();
+        for n in 0..30 {
+            let insert = "INSERT INTO semel_outbox (topic, type, `key`, payload) VALUES";
+            corner.run(&corner.database, &format!("{insert} ('payments', 'told', 'k-{}', '{n}')", n % 5));
+        }
+        assert_eq!(states(&url), ["waiting"; 30]);
+        let to = format!("{}?prefix={}:", redis.url(), corner.database);
+        let checked = semel(&["relay", "--from", &url, "--to", &to, "--check", "--json"]);
+        assert!(checked.stdout.contains("\"what\":\"rights\",\"ok\":true"), "{checked:?}");
+        let relay = Relay::start(&url, &to, &[]);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 30.0);
+        assert!(relay.stop().status.success());
+        assert_eq!(states(&url), ["published"; 30]);
+        let listed =
+            semel(&["outbox", "ls", "--from", &url, "--key", "k-3", "--oldest-first", "--json"]).json();
+        let events = listed["events"].as_array().unwrap();
+        assert_eq!(events.len(), 6);
+        let shown = semel(&["outbox", "show", &text(&events[1]["id"]), "--from", &url, "--json"]).json();
+        assert_eq!(shown["payload"], "8");
+        semel(&["outbox", "rebase", "--everything", "--from", &url]).out();
+        assert_eq!(states(&url), ["waiting"; 30]);
+    }
+}
+
+/// The states of all events.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+fn states(url: &str) -> Vec<String> {
+    let listed: Value = semel(&["outbox", "ls", "--from", url, "--limit", "1000", "--json"]).json();
+    listed["events"].as_array().unwrap().iter().map(|event| text(&event["state"])).collect()
+}

@@ -1,0 +1,153 @@
+//! What a relay tells operators: figures, trouble, and spans that name the trace an event was appended in.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::observe::names;
+use semel::outbox::Event;
+use semel::relay::{
+    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayMetrics, RelayOptions, Settled, Source,
+    SourceError, Stop,
+};
+use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+
+use crate::heard::Heard;
+
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// Gives its batches, then stops the relay.
+struct Batches {
+    left: VecDeque<Batch>,
+    asked: Arc<AtomicUsize>,
+    stop: Arc<Mutex<Option<Stop>>>,
+}
+
+impl Source for Batches {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        if self.left.is_empty() {
+            self.stop.lock().unwrap().as_ref().unwrap().stop();
+        }
+        Ok(self.left.front().cloned())
+    }
+    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+        self.left.pop_front();
+        Ok(())
+    }
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+    fn keep_in(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+    fn holds(&self) -> bool {
+        true
+    }
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+        Ok(Pruned::default())
+    }
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        Ok(Lag::default())
+    }
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// Fails once, then takes everything but what says `refuse` and what is behind it.
+#[derive(Default)]
+struct Moody {
+    failed: bool,
+}
+
+impl Sink for Moody {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by: Vec::new() }
+    }
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        let first = !std::mem::replace(&mut self.failed, true);
+        let answer = |event: &Arc<Event>| match event.payload().as_ref() {
+            _ if first => Published::Failed(SinkError::not_published("no leader")),
+            b"refuse" => Published::Refused(SinkError::not_published("too odd")),
+            b"behind" => Published::Failed(SinkError::not_published("one before it was not confirmed")),
+            _ => Published::Confirmed,
+        };
+        events.iter().map(answer).collect()
+    }
+}
+
+fn event(key: &str, payload: &'static str) -> Pending {
+    let event = Event::new("payments", "payment.completed", payload).unwrap();
+    Pending::new(event.key(key).unwrap().trace_parent(TRACE).unwrap())
+}
+
+/// Runs one batch to its end. How often the source was asked how much is left.
+async fn relayed(metrics: Option<&RelayMetrics>) -> usize {
+    let position = Position { lineage: Lineage::read("here"), place: "1-4".to_owned() };
+    let events = vec![event("a", "refuse"), event("a", "behind"), event("b", "1"), event("c", "2")];
+    let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+    let source = Batches {
+        left: VecDeque::from([Batch::new(position, events)]),
+        asked: Arc::clone(&asked),
+        stop: Arc::clone(&stop),
+    };
+    let options = RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(1));
+    let mut relay = Relay::new(source, Moody::default(), options);
+    if let Some(metrics) = metrics {
+        relay = relay.observed_by(metrics);
+    }
+    *stop.lock().unwrap() = Some(relay.stop_handle());
+    relay.run().await.unwrap();
+    asked.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn a_relay_counts_what_became_of_its_events() {
+    let metrics = RelayMetrics::new();
+    assert_eq!(relayed(Some(&metrics)).await, 1, "asked once at the start, and not again within seconds");
+    let text = metrics.render();
+    for line in [
+        "semel_relay_events_total{outcome=\"confirmed\"} 2",
+        "semel_relay_events_total{outcome=\"parked\"} 1",
+        "semel_relay_events_total{outcome=\"held\"} 1",
+        "semel_relay_events_total{outcome=\"failed\"} 5",
+        "semel_relay_errors_total{side=\"sink\"} 2",
+        "semel_relay_errors_total{side=\"source\"} 0",
+        "semel_relay_batch_events_sum 4.0",
+        "semel_relay_publish_seconds_count 2",
+        "semel_relay_parked_events 0.0",
+    ] {
+        assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+    }
+    assert_eq!(metrics.trouble(Duration::from_secs(30)), None);
+}
+
+#[tokio::test]
+async fn nobody_asks_how_much_is_left_for_nobody() {
+    assert_eq!(relayed(None).await, 0);
+}
+
+#[tokio::test]
+async fn spans_name_the_trace_that_appended_the_event() {
+    let heard = Heard::default();
+    let _default = tracing::subscriber::set_default(heard.clone());
+    // As with the guard's: used once, then asked for again.
+    relayed(None).await;
+    tracing::callsite::rebuild_interest_cache();
+    heard.take();
+    relayed(None).await;
+    let text = heard.take();
+    let batches = text.lines().filter(|line| line.starts_with(names::SPAN_RELAY_BATCH)).count();
+    assert_eq!(batches, 1, "{text}");
+    let spans: Vec<&str> = text.lines().filter(|line| line.starts_with(names::SPAN_RELAY_PUBLISH)).collect();
+    assert_eq!(spans.len(), 8, "four events in each of two calls:\n{text}");
+    for span in spans {
+        assert!(span.contains(&format!("trace_parent={TRACE:?}")), "{span}");
+        assert!(span.contains("topic=\"payments\""), "{span}");
+    }
+    for outcome in ["failed", "confirmed", "refused"] {
+        assert!(text.contains(&format!("outcome={outcome:?}")), "{outcome}\n{text}");
+    }
+}
