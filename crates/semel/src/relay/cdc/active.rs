@@ -127,7 +127,6 @@ impl Active {
             return Ok(None);
         }
         link.ours_until = asked + outbox.options.lease * 7 / 8;
-        link.beat_at = asked + outbox.options.lease / 3;
         let mut groups = Vec::new();
         for row in &rows {
             group::join(&mut groups, lane(row)?);
@@ -141,6 +140,7 @@ impl Active {
         let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
         let found =
             Lineage::new(link.lineage.store().to_owned(), Some(format!("{}.{}", system.id, system.timeline)));
+        link.beat_at = asked + (outbox.options.lease / 3).min(known.sender_timeout / 3);
         let now = Instant::now();
         let mut active = Self {
             link,
