@@ -83,13 +83,13 @@ async fn a_batch_on_its_way_for_longer_than_the_server_waits_keeps_its_connectio
     sink.wait_for(1).await;
     until("it streams", async || world.slot("active_pid").await.is_some()).await;
     let pid = world.slot("active_pid").await;
-    sink.state().delay = Duration::from_millis(2_500);
+    sink.state().delay = Duration::from_millis(1_500);
     // More than fits into the sockets: the server waits for us to read while we wait for the sink.
     client
         .batch_execute("INSERT INTO semel_outbox (topic, type, key, payload) SELECT 't', 'made', 'big', decode(repeat('61', 500000), 'hex') FROM generate_series(1, 30)")
         .await
         .unwrap();
-    sink.wait_for(3).await;
+    sink.wait_for(2).await;
     assert_eq!(world.slot("active_pid").await, pid);
     sink.state().delay = Duration::ZERO;
     sink.wait_for(31).await;

