@@ -3,5 +3,7 @@
 
 #[cfg(feature = "stores")]
 pub mod load;
+#[cfg(feature = "relay")]
+pub mod relay_process;
 #[cfg(feature = "kill")]
 pub mod simulation;

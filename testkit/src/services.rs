@@ -20,6 +20,7 @@
 mod access;
 mod catalogue;
 mod control;
+pub mod debezium;
 mod elasticmq;
 mod error;
 mod install;

@@ -70,6 +70,8 @@ pub mod crash;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod inbox;
 pub mod intent;
 pub mod observe;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -79,6 +81,8 @@ pub mod recover;
 pub mod relay;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod source;
 pub mod store;
 #[cfg(any(feature = "postgres-tls", feature = "webhook"))]
 mod trust;

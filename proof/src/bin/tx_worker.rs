@@ -1,6 +1,6 @@
 //! A real process for the crash matrix of transactions: does the work once, and is killed while it does so.
 //!
-//! `tx_worker once|phases postgres|mysql|sqlite PLACE KEY`, where PLACE is `URL SCHEMA`, a URL or a path. It says on stdout what it
+//! `tx_worker once|phases|handle postgres|mysql|sqlite PLACE KEY`, where PLACE is `URL SCHEMA`, a URL or a path. It says on stdout what it
 //! got. The points of [`semel::crash`] around the commit are its own, as a commit is the application's.
 
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rusqlite::TransactionBehavior;
 use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
+use semel::inbox::{Identity, Inbox};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
 use semel::tx::{Phases, Started, TxError, once_tx, sqlite};
 use semel::{Intent, Key, Operation, Scope};
@@ -31,8 +32,12 @@ async fn main() -> ExitCode {
         ["phases", "postgres", url, schema, key] => phases_postgres(url, schema, key).await,
         ["phases", "mysql", url, key] => phases_mysql(url, key).await,
         ["phases", "sqlite", path, key] => phases_sqlite(path, key),
+        ["handle", "postgres", url, schema, key] => handle_postgres(url, schema, key).await,
+        ["handle", "mysql", url, key] => handle_mysql(url, key).await,
+        ["handle", "sqlite", path, key] => handle_sqlite(path, key),
+        ["torn-mark", "postgres", url, schema, key] => torn_mark_postgres(url, schema, key).await,
         ["torn", "postgres", url, schema, key] => torn_postgres(url, schema, key).await,
-        _ => Err("usage: tx_worker once|phases postgres|mysql|sqlite …".into()),
+        _ => Err("usage: tx_worker once|phases|handle postgres|mysql|sqlite …".into()),
     };
     match done {
         Ok(told) => {
@@ -127,6 +132,60 @@ async fn torn_postgres(url: &str, schema: &str, key: &str) -> Result<&'static st
     point(BEFORE_COMMIT);
     tx.commit().await?;
     Ok(told(reply.replayed))
+}
+
+/// A message, and the inbox of whoever handles it.
+fn came(key: &str) -> Result<(Inbox, Identity), Failed> {
+    Ok((Inbox::new("payer")?, Identity::new("orders", key)?))
+}
+
+async fn handle_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {
+    let (inbox, message) = came(key)?;
+    let mut connection = connect(url, schema).await?;
+    let mut tx = connection.begin().await?;
+    let handled = inbox.handle_tx(&mut tx, &message, async |tx| insert(tx, key).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok(told(handled.is_already()))
+}
+
+async fn handle_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
+    let (inbox, message) = came(key)?;
+    let mut connection = MySqlConnection::connect(url).await?;
+    let mut tx = connection.begin().await?;
+    let handled = inbox.handle_tx(&mut tx, &message, async |tx| insert_mysql(tx, key).await).await?;
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    point(AFTER_COMMIT);
+    Ok(told(handled.is_already()))
+}
+
+fn handle_sqlite(path: &str, key: &str) -> Result<&'static str, Failed> {
+    let (inbox, message) = came(key)?;
+    let mut db = open(path)?;
+    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let handled = inbox.handle_now(&tx, &message, |tx| insert_now(tx, key))?;
+    point(BEFORE_COMMIT);
+    tx.commit()?;
+    point(AFTER_COMMIT);
+    Ok(told(handled.is_already()))
+}
+
+/// What the matrix has to catch: the mark is committed before the effect.
+async fn torn_mark_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {
+    let (inbox, message) = came(key)?;
+    let (mut connection, mut other) = (connect(url, schema).await?, connect(url, schema).await?);
+    let mut mark = other.begin().await?;
+    let handled = inbox.handle_tx(&mut mark, &message, async |_| Ok::<_, sqlx::Error>(())).await?;
+    mark.commit().await?;
+    let mut tx = connection.begin().await?;
+    if !handled.is_already() {
+        insert(&mut tx, key).await?;
+    }
+    point(BEFORE_COMMIT);
+    tx.commit().await?;
+    Ok(told(handled.is_already()))
 }
 
 async fn phases_postgres(url: &str, schema: &str, key: &str) -> Result<&'static str, Failed> {

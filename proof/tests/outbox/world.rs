@@ -24,10 +24,14 @@ pub struct Postgres {
 impl Postgres {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new() -> Option<Self> {
+        Self::with(outbox::schema(Dialect::Postgres)).await
+    }
+
+    /// With these tables.
+    pub async fn with(tables: &str) -> Option<Self> {
         let lease = require(Service::Postgres)?;
         let world = Self { url: lease.url().to_owned(), schema: corner(), _lease: lease };
         let client = connect(&world.url).await;
-        let tables = outbox::schema(Dialect::Postgres);
         let schema = &world.schema;
         client
             .batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {tables}"))
@@ -69,6 +73,11 @@ pub struct Maria {
 impl Maria {
     /// `None` when the run goes without MariaDB.
     pub async fn new() -> Option<Self> {
+        Self::with(outbox::schema(Dialect::Mysql)).await
+    }
+
+    /// With these tables.
+    pub async fn with(tables: &str) -> Option<Self> {
         let lease = require(Service::Mariadb)?;
         let database = corner();
         let server = MySqlPool::connect(lease.url()).await.unwrap();
@@ -76,8 +85,13 @@ impl Maria {
         let base = lease.url().rsplit_once('/').unwrap().0;
         let pool =
             MySqlPoolOptions::new().max_connections(16).connect(&format!("{base}/{database}")).await.unwrap();
-        sqlx::raw_sql(outbox::schema(Dialect::Mysql)).execute(&pool).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(tables)).execute(&pool).await.unwrap();
         Some(Self { pool, database, _lease: lease })
+    }
+
+    /// The one pool there is.
+    pub async fn pool(&self, _: u32) -> MySqlPool {
+        self.pool.clone()
     }
 
     pub async fn end(self) {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use semel::crash;
+use semel::tx::driver::Dialect;
+use semel::{crash, inbox};
 use testkit::child::Child;
 
 use crate::mysql;
@@ -28,7 +29,8 @@ impl Place {
     async fn postgres() -> Option<Self> {
         let world = World::new().await?;
         let table = "CREATE TABLE charge (key text PRIMARY KEY, asked integer NOT NULL DEFAULT 1)";
-        world.connect().await.batch_execute(table).await.unwrap();
+        let tables = format!("{table};{}", inbox::schema(Dialect::Postgres));
+        world.connect().await.batch_execute(&tables).await.unwrap();
         Some(Self::Postgres(world))
     }
 
@@ -36,6 +38,7 @@ impl Place {
         let world = mysql::World::new().await?;
         let table = "CREATE TABLE charge (`key` VARCHAR(255) PRIMARY KEY, asked INT NOT NULL DEFAULT 1)";
         sqlx::query(table).execute(&world.pool).await.unwrap();
+        sqlx::raw_sql(inbox::schema(Dialect::Mysql)).execute(&world.pool).await.unwrap();
         Some(Self::Mysql(world))
     }
 
@@ -44,6 +47,7 @@ impl Place {
         let db = rusqlite::Connection::open(place.path()).unwrap();
         db.pragma_update(None, "journal_mode", "wal").unwrap();
         db.execute_batch(TABLES).unwrap();
+        db.execute_batch(inbox::schema(Dialect::Sqlite)).unwrap();
         semel::tx::sqlite::migrate(&db).unwrap();
         place
     }
@@ -105,14 +109,22 @@ impl Place {
 }
 
 async fn once_killed_at_every_point(place: Place) {
-    for point in crash::IN_TX {
-        place.kill_at("once", point, point);
+    killed_at_every_point(place, "once", &crash::IN_TX).await;
+}
+
+async fn handle_killed_at_every_point(place: Place) {
+    killed_at_every_point(place, "handle", &crash::IN_INBOX).await;
+}
+
+async fn killed_at_every_point(place: Place, what: &str, points: &[&str]) {
+    for &point in points {
+        place.kill_at(what, point, point);
         let committed = point == crash::AFTER_COMMIT;
         assert_eq!(place.rows(point).await, i64::from(committed), "killed at {point}");
         // No lease to wait for: the retry runs at once, or replays what was committed.
         let expected = if committed { "replayed" } else { "ran" };
-        assert_eq!(place.call("once", point), expected, "killed at {point}");
-        assert_eq!(place.call("once", point), "replayed", "killed at {point}");
+        assert_eq!(place.call(what, point), expected, "killed at {point}");
+        assert_eq!(place.call(what, point), "replayed", "killed at {point}");
         assert_eq!(place.rows(point).await, 1, "killed at {point}");
     }
     place.end().await;
@@ -162,6 +174,32 @@ async fn once_on_sqlite_killed_at_every_point_happens_once() {
 async fn once_on_mysql_killed_at_every_point_happens_once() {
     let Some(place) = Place::mysql().await else { return };
     once_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
+async fn a_message_on_postgres_killed_at_every_point_is_handled_once() {
+    let Some(place) = Place::postgres().await else { return };
+    handle_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
+async fn a_message_on_mysql_killed_at_every_point_is_handled_once() {
+    let Some(place) = Place::mysql().await else { return };
+    handle_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
+async fn a_message_on_sqlite_killed_at_every_point_is_handled_once() {
+    handle_killed_at_every_point(Place::sqlite()).await;
+}
+
+#[tokio::test]
+async fn the_table_catches_a_mark_that_is_committed_before_the_effect() {
+    let Some(place) = Place::postgres().await else { return };
+    place.kill_at("torn-mark", "torn", crash::BEFORE_COMMIT);
+    assert_eq!(place.call("torn-mark", "torn"), "replayed");
+    assert_eq!(place.rows("torn").await, 0, "the mark is there, and the effect is lost");
+    place.end().await;
 }
 
 #[tokio::test]

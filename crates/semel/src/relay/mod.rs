@@ -16,12 +16,20 @@
 
 #[cfg(feature = "postgres")]
 pub mod cdc;
+mod exactly_once;
+mod health;
+mod listing;
+mod metrics;
 mod options;
+mod parts;
 pub mod poll;
+mod reached;
 mod run;
 mod source;
 mod wave;
 
+pub use listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored};
+pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{

@@ -33,6 +33,20 @@ impl Default for Bounds {
     }
 }
 
+/// Refuses tables of a version that this build does not know.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
+    use crate::store::{ErrorKind, Fate, StoreError};
+    if version == i64::from(crate::outbox::VERSION) {
+        return Ok(());
+    }
+    let message = format!(
+        "the outbox has version {version}, and this build knows {}; run the semel that made it",
+        crate::outbox::VERSION
+    );
+    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
+}
+
 /// The lanes that fall to one of so many relays.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn share(place: usize, relays: usize) -> Vec<i16> {

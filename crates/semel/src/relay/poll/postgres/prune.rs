@@ -90,7 +90,7 @@ impl Link {
 
     pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
         let mut lag = Lag::default();
-        for Group { lanes, low, window, .. } in &self.groups {
+        for Group { lanes, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
@@ -103,6 +103,7 @@ impl Link {
             lag.oldest = lag.oldest.max(oldest);
             lag.parked = parked.unsigned_abs();
             lag.lanes += u32::try_from(lanes.len()).unwrap_or(0);
+            lag.epoch = lag.epoch.max(epochs.iter().map(|epoch| epoch.unsigned_abs()).max());
         }
         Ok(lag)
     }

@@ -1,0 +1,234 @@
+//! `handle_tx`: mark first, then the effect, one commit.
+
+use bytes::Bytes;
+
+use super::Inbox;
+use super::identity::Identity;
+use super::mark::{self, Mark, Put};
+use crate::crash;
+use crate::intent::outcome::{Outcome, Verdict};
+use crate::tx::driver::{DriverError, Tx};
+use crate::tx::script::play;
+use crate::tx::{Remember, TxError};
+
+/// What became of a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Handled<T> {
+    /// It was handled now, and will have been when the transaction commits.
+    Now(T),
+    /// It was handled before: nothing was done. With what it ended in, where that is [kept](Inbox::keep_results).
+    Already(Option<T>),
+}
+
+impl<T> Handled<T> {
+    /// Whether it was handled before.
+    pub fn is_already(&self) -> bool {
+        matches!(self, Self::Already(_))
+    }
+}
+
+/// What was marked of a batch. Handle the [fresh](Marked::fresh) ones in the same transaction, then [end](Marked::end_tx)
+/// it and commit.
+#[derive(Debug)]
+#[must_use = "handle what is fresh, and nothing else"]
+pub struct Marked {
+    batch: i64,
+    fresh: Vec<bool>,
+}
+
+impl Marked {
+    /// The places, among the messages given, of those that were never handled. A message that is there twice is fresh
+    /// the first time only.
+    pub fn fresh(&self) -> impl Iterator<Item = usize> {
+        self.fresh.iter().enumerate().filter_map(|(at, fresh)| fresh.then_some(at))
+    }
+
+    /// Whether the message at that place was never handled.
+    pub fn is_fresh(&self, at: usize) -> bool {
+        self.fresh.get(at).copied().unwrap_or(false)
+    }
+
+    /// Writes down when the batch was done. Left out, that is not known; nothing else is missing.
+    pub async fn end_tx<X: Tx>(self, tx: &mut X) -> Result<(), TxError> {
+        Ok(play(tx, |port| mark::end(port, self.batch)).await??)
+    }
+}
+
+impl Inbox {
+    /// Marks the message and runs `work` in the transaction `tx`, unless the message was handled before. Commit on `Ok`,
+    /// and only then acknowledge it to the broker; on any error roll back, and nothing stays: not the effect, not the
+    /// mark.
+    ///
+    /// Of two transactions with the same message the second waits until the first has ended, for as long as the
+    /// database lets it wait. Under REPEATABLE READ and SERIALIZABLE it may be told to run again
+    /// ([`TxError::Retry`]).
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx-postgres")] {
+    /// use semel::inbox::{Handled, Identity, Inbox};
+    ///
+    /// async fn told(pool: &sqlx::PgPool, event: &str, to: &str) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let inbox = Inbox::new("notifications")?;
+    ///     let message = Identity::new("payments", event)?;
+    ///     let mut tx = pool.begin().await?;
+    ///     inbox
+    ///         .handle_tx(&mut tx, &message, async |tx| {
+    ///             let note = sqlx::query("INSERT INTO note (recipient) VALUES ($1)").bind(to);
+    ///             note.execute(tx).await.map(drop)
+    ///         })
+    ///         .await?;
+    ///     tx.commit().await?;
+    ///     // … now acknowledge …
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    pub async fn handle_tx<X, T, E>(
+        &self,
+        tx: &mut X,
+        message: &impl AsRef<Identity>,
+        work: impl for<'l> AsyncFnOnce(X::Lent<'l>) -> Result<T, E>,
+    ) -> Result<Handled<T>, TxError<E>>
+    where
+        X: Tx,
+        T: Remember,
+    {
+        let mark = message.as_ref().mark(&self.consumer);
+        let source = message.as_ref().source().to_owned();
+        crash::point(crash::BEFORE_MARK);
+        let put = play(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])).await??;
+        crash::point(crash::AFTER_MARK);
+        if put.fresh.is_empty() {
+            let kept = match self.results {
+                true => play(tx, |port| mark::recall(port, mark)).await??,
+                false => None,
+            };
+            return recalled(kept);
+        }
+        let value = work(tx.lend()).await.map_err(TxError::Work)?;
+        crash::point(crash::AFTER_HANDLED);
+        if let Some(outcome) = self.kept(&value)? {
+            play(tx, |port| mark::keep(port, mark, outcome)).await??;
+        }
+        play(tx, |port| mark::end(port, put.batch)).await??;
+        Ok(Handled::Now(value))
+    }
+
+    /// Marks all of these with one statement, and says which were not marked before. At most
+    /// [`BATCH_MESSAGES_MAX`](super::BATCH_MESSAGES_MAX).
+    pub async fn mark_all_tx<X: Tx>(
+        &self,
+        tx: &mut X,
+        messages: &[impl AsRef<Identity>],
+    ) -> Result<Marked, TxError> {
+        let (marks, sorted) = self.marks(messages)?;
+        if sorted.is_empty() {
+            return Ok(Marked { batch: 0, fresh: Vec::new() });
+        }
+        let source = mark::sources(messages.iter().map(AsRef::as_ref));
+        crash::point(crash::BEFORE_MARK);
+        let put = play(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)).await??;
+        crash::point(crash::AFTER_MARK);
+        Ok(marked(&marks, put))
+    }
+
+    fn kept<T: Remember, E>(&self, value: &T) -> Result<Option<Bytes>, TxError<E>> {
+        if !self.results {
+            return Ok(None);
+        }
+        let outcome = value.remember().map_err(|why| TxError::Value { why })?;
+        Ok(Some(outcome.encode()))
+    }
+
+    /// The marks as they were given, and as they are written: in order, each once.
+    fn marks(&self, messages: &[impl AsRef<Identity>]) -> Result<(Vec<Mark>, Vec<Mark>), TxError> {
+        if messages.len() > super::BATCH_MESSAGES_MAX {
+            let why = format!(
+                "{} messages in one batch; at most {} are marked together: make the batches smaller",
+                messages.len(),
+                super::BATCH_MESSAGES_MAX
+            );
+            return Err(TxError::Value { why });
+        }
+        let marks: Vec<Mark> = messages.iter().map(|message| message.as_ref().mark(&self.consumer)).collect();
+        let mut sorted = marks.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        Ok((marks, sorted))
+    }
+}
+
+fn marked(marks: &[Mark], mut put: Put) -> Marked {
+    Marked { batch: put.batch, fresh: marks.iter().map(|mark| put.fresh.remove(mark)).collect() }
+}
+
+fn recalled<T: Remember, E>(kept: Option<Bytes>) -> Result<Handled<T>, TxError<E>> {
+    let Some(stored) = kept else { return Ok(Handled::Already(None)) };
+    let unreadable = |error| DriverError::of(crate::tx::driver::DriverErrorKind::Unreadable, error);
+    let outcome = Outcome::decode(stored).map_err(unreadable)?;
+    let value = T::recall(Verdict::Completed, outcome).map_err(TxError::or_work)?;
+    Ok(Handled::Already(Some(value)))
+}
+
+#[cfg(feature = "sqlite")]
+mod now {
+    use rusqlite::Connection;
+
+    use super::*;
+    use crate::tx::driver::play_now;
+
+    impl Inbox {
+        /// As [`handle_tx`](Inbox::handle_tx), in the transaction that is open on a rusqlite connection.
+        pub fn handle_now<T, E>(
+            &self,
+            tx: &Connection,
+            message: &impl AsRef<Identity>,
+            work: impl FnOnce(&Connection) -> Result<T, E>,
+        ) -> Result<Handled<T>, TxError<E>>
+        where
+            T: Remember,
+        {
+            let mark = message.as_ref().mark(&self.consumer);
+            let source = message.as_ref().source().to_owned();
+            crash::point(crash::BEFORE_MARK);
+            let put = play_now(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark]))??;
+            crash::point(crash::AFTER_MARK);
+            if put.fresh.is_empty() {
+                let kept = match self.results {
+                    true => play_now(tx, |port| mark::recall(port, mark))??,
+                    false => None,
+                };
+                return recalled(kept);
+            }
+            let value = work(tx).map_err(TxError::Work)?;
+            crash::point(crash::AFTER_HANDLED);
+            if let Some(outcome) = self.kept(&value)? {
+                play_now(tx, |port| mark::keep(port, mark, outcome))??;
+            }
+            play_now(tx, |port| mark::end(port, put.batch))??;
+            Ok(Handled::Now(value))
+        }
+
+        /// As [`mark_all_tx`](Inbox::mark_all_tx), in the transaction that is open on a rusqlite connection.
+        pub fn mark_all_now(
+            &self,
+            tx: &Connection,
+            messages: &[impl AsRef<Identity>],
+        ) -> Result<Marked, TxError> {
+            let (marks, sorted) = self.marks(messages)?;
+            if sorted.is_empty() {
+                return Ok(Marked { batch: 0, fresh: Vec::new() });
+            }
+            let source = mark::sources(messages.iter().map(AsRef::as_ref));
+            let put = play_now(tx, |port| mark::put(port, self.consumer.clone(), source, sorted))??;
+            Ok(marked(&marks, put))
+        }
+    }
+
+    impl Marked {
+        /// As [`end_tx`](Marked::end_tx), in the transaction that is open on a rusqlite connection.
+        pub fn end_now(self, tx: &Connection) -> Result<(), TxError> {
+            Ok(play_now(tx, |port| mark::end(port, self.batch))??)
+        }
+    }
+}

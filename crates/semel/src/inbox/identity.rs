@@ -1,0 +1,184 @@
+//! Which message this is, however often and by whatever way it comes.
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+/// Longest name of a consumer or a source, in bytes.
+pub const NAME_BYTES_MAX: usize = 200;
+/// Longest id of a message, in bytes.
+pub const ID_BYTES_MAX: usize = 1_000;
+
+/// Names a message: where it comes from, and what whoever made it called it.
+///
+/// The id is the *event's*. A broker's offset or delivery tag names a delivery: the same event published twice has two.
+///
+/// ```
+/// use semel::inbox::Identity;
+///
+/// let first = Identity::new("kafka:payments", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c")?;
+/// let again = Identity::new("kafka:payments", "018F4E1C-7A52-7C1E-9A53-2F2C6F0A1B2C")?;
+/// assert_eq!(first, again, "a UUID is the same however it is written");
+/// # Ok::<(), semel::inbox::IdentityError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Identity {
+    source: String,
+    lineage: Option<String>,
+    id: Id,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Id {
+    Uuid(Uuid),
+    Text(String),
+}
+
+/// Why something names no message. It cannot be told from others, so it must not be handled as if it could.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// See [`NAME_BYTES_MAX`].
+    #[error("{what} has 1 to {NAME_BYTES_MAX} bytes of text without control characters")]
+    Name {
+        /// Which name.
+        what: &'static str,
+    },
+    /// See [`ID_BYTES_MAX`].
+    #[error("a message's id has 1 to {ID_BYTES_MAX} bytes; this one has {len}")]
+    Id {
+        /// Its length.
+        len: usize,
+    },
+}
+
+impl Identity {
+    /// The message that `source` calls `id`.
+    ///
+    /// # Errors
+    /// When one of them is empty or too long.
+    pub fn new(source: &str, id: &str) -> Result<Self, IdentityError> {
+        let source = name("a source's name", source)?;
+        if id.is_empty() || id.len() > ID_BYTES_MAX {
+            return Err(IdentityError::Id { len: id.len() });
+        }
+        let id = Uuid::try_parse(id).map_or_else(|_| Id::Text(id.to_owned()), Id::Uuid);
+        Ok(Self { source, lineage: None, id })
+    }
+
+    /// Says where the source counts its ids: the database, the cluster. A UUID is the same everywhere, and this changes
+    /// nothing for it. Anything else is only as good as where it was counted: after a restore from a backup, or in
+    /// a topic that was made anew, `42` is another message.
+    #[must_use]
+    pub fn lineage(mut self, lineage: &str) -> Self {
+        self.lineage = Some(lineage.to_owned());
+        self
+    }
+
+    /// Where it comes from.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// What it is called there.
+    pub fn id(&self) -> String {
+        match &self.id {
+            Id::Uuid(id) => id.to_string(),
+            Id::Text(id) => id.clone(),
+        }
+    }
+
+    /// What is stored of it for one consumer. A UUID of version 7 keeps its time in front, so that marks of messages
+    /// that were made together lie together in the index.
+    pub(crate) fn mark(&self, consumer: &str) -> [u8; MARK_BYTES] {
+        let mut hash = Sha256::new();
+        let mut put = |part: &[u8]| {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        };
+        put(consumer.as_bytes());
+        put(self.source.as_bytes());
+        let time: &[u8] = match &self.id {
+            Id::Uuid(id) => {
+                put(b"uuid");
+                put(id.as_bytes());
+                if id.get_version_num() == 7 { &id.as_bytes()[..TIME_BYTES] } else { &[] }
+            }
+            Id::Text(id) => {
+                put(b"text");
+                put(self.lineage.as_deref().unwrap_or("").as_bytes());
+                put(id.as_bytes());
+                &[]
+            }
+        };
+        let digest = hash.finalize();
+        let mut mark = [0; MARK_BYTES];
+        let (front, rest) = mark.split_at_mut(time.len());
+        front.copy_from_slice(time);
+        rest.copy_from_slice(&digest[..rest.len()]);
+        mark
+    }
+}
+
+/// Bytes of a mark: of ten million of them two are the same with a chance of one in 10^24.
+pub(crate) const MARK_BYTES: usize = 16;
+/// The milliseconds in a UUID of version 7. The ten bytes after them tell apart what was made within one.
+const TIME_BYTES: usize = 6;
+
+impl AsRef<Identity> for Identity {
+    fn as_ref(&self) -> &Identity {
+        self
+    }
+}
+
+pub(crate) fn name(what: &'static str, text: &str) -> Result<String, IdentityError> {
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.chars().any(char::is_control) {
+        return Err(IdentityError::Name { what });
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V7: &str = "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c";
+
+    fn mark(consumer: &str, source: &str, lineage: Option<&str>, id: &str) -> [u8; MARK_BYTES] {
+        let identity = Identity::new(source, id).unwrap();
+        lineage.into_iter().fold(identity, Identity::lineage).mark(consumer)
+    }
+
+    #[test]
+    fn a_mark_is_of_one_consumer_one_source_and_one_id() {
+        let one = mark("mail", "payments", None, "42");
+        assert_eq!(one, mark("mail", "payments", None, "42"));
+        assert_ne!(one, mark("audit", "payments", None, "42"));
+        assert_ne!(one, mark("mail", "orders", None, "42"));
+        assert_ne!(one, mark("mail", "payments", None, "43"));
+        assert_ne!(mark("a", "bc", None, "d"), mark("ab", "c", None, "d"), "lengths are part of it");
+    }
+
+    #[test]
+    fn only_what_was_counted_somewhere_depends_on_where() {
+        assert_ne!(mark("mail", "p", Some("one"), "42"), mark("mail", "p", Some("two"), "42"));
+        assert_eq!(mark("mail", "p", Some("one"), V7), mark("mail", "p", Some("two"), V7));
+        // Twelve bytes of text that look like a UUID's are still text.
+        assert_ne!(mark("mail", "p", None, V7), mark("mail", "p", None, &format!("{V7}x")));
+    }
+
+    #[test]
+    fn marks_of_a_time_lie_together() {
+        let one = mark("mail", "p", None, V7);
+        assert_eq!(one[..6], Uuid::parse_str(V7).unwrap().as_bytes()[..6]);
+        let other = mark("mail", "p", None, "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2d");
+        assert_eq!(one[..6], other[..6]);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        assert!(Identity::new("", "1").is_err() && Identity::new("p", "").is_err());
+        assert!(Identity::new("p\n", "1").is_err());
+        assert!(Identity::new("p", &"x".repeat(ID_BYTES_MAX + 1)).is_err());
+    }
+}

@@ -1,0 +1,158 @@
+//! The scripts of the inbox: mark, end, keep and recall a result, forget.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+
+use super::identity::{Identity, MARK_BYTES};
+use crate::tx::driver::{Dialect, DriverError, Rows, Sql, Value};
+use crate::tx::script::Port;
+
+pub(super) type Mark = [u8; MARK_BYTES];
+
+const MARK: Sql = Sql {
+    postgres: "SELECT * FROM semel_inbox_mark($1, $2, $3)",
+    // Its marks are more than one statement.
+    mysql: "",
+    sqlite: "WITH RECURSIVE place(g) AS (SELECT 0 UNION ALL SELECT g + 1 FROM place WHERE g + 1 < length(?2) / 16) \
+             INSERT INTO semel_inbox (id, batch) SELECT substr(?2, g * 16 + 1, 16), ?1 FROM place WHERE true \
+             ON CONFLICT (id) DO NOTHING RETURNING id",
+};
+
+const BEGIN: Sql = Sql {
+    postgres: "",
+    mysql: "INSERT INTO semel_inbox_batch (began_at, messages, consumer, source) \
+            VALUES (FLOOR(UNIX_TIMESTAMP(SYSDATE(3)) * 1000), ?1, ?2, ?3); SELECT LAST_INSERT_ID()",
+    sqlite: "INSERT INTO semel_inbox_batch (messages, consumer, source) VALUES (?1, ?2, ?3) RETURNING batch",
+};
+
+const FRESH_MYSQL: Sql = Sql::same("SELECT id FROM semel_inbox WHERE batch = ?");
+
+const END: Sql = Sql {
+    postgres: "UPDATE semel_inbox_batch SET ended_at = floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint \
+               WHERE batch = $1",
+    mysql: "UPDATE semel_inbox_batch SET ended_at = FLOOR(UNIX_TIMESTAMP(SYSDATE(3)) * 1000) WHERE batch = ?",
+    sqlite: "UPDATE semel_inbox_batch SET ended_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) WHERE batch = ?1",
+};
+
+const KEEP: Sql = Sql {
+    postgres: "INSERT INTO semel_inbox_result (id, outcome) VALUES ($1, $2)",
+    mysql: "INSERT INTO semel_inbox_result (id, outcome) VALUES (?, ?)",
+    sqlite: "INSERT INTO semel_inbox_result (id, outcome) VALUES (?1, ?2)",
+};
+
+const RECALL: Sql = Sql {
+    postgres: "SELECT outcome FROM semel_inbox_result WHERE id = $1",
+    // A plain read may be as old as the transaction, and the one that was waited for has committed since.
+    mysql: "SELECT outcome FROM semel_inbox_result WHERE id = ? LOCK IN SHARE MODE",
+    sqlite: "SELECT outcome FROM semel_inbox_result WHERE id = ?1",
+};
+
+/// How many rows MySQL's statements have. Few sizes, so that what is prepared is used again.
+const SIZES: [usize; 4] = [256, 32, 4, 1];
+
+/// What was marked.
+#[derive(Debug)]
+pub(super) struct Put {
+    pub(super) batch: i64,
+    pub(super) fresh: HashSet<Mark>,
+}
+
+/// Marks all of these, which have to be in order and different: two who mark the same messages then wait for each other
+/// in one direction only.
+pub(super) async fn put(
+    port: Port,
+    consumer: String,
+    source: String,
+    marks: Vec<Mark>,
+) -> Result<Put, DriverError> {
+    debug_assert!(marks.is_sorted_by(|one, next| one < next));
+    let ids = || Bytes::from(marks.concat());
+    match port.dialect() {
+        Dialect::Postgres => {
+            let rows = port.run(&MARK, vec![consumer.into(), source.into(), ids().into()]).await?;
+            let row = rows.first().ok_or_else(no_row)?;
+            let fresh = row.bytes_or_null(1)?.unwrap_or_default();
+            Ok(Put { batch: row.int(0)?, fresh: fresh.chunks(MARK_BYTES).filter_map(mark).collect() })
+        }
+        Dialect::Sqlite => {
+            let batch = begin(&port, marks.len(), consumer, source).await?;
+            let rows = port.run(&MARK, vec![batch.into(), ids().into()]).await?;
+            Ok(Put { batch, fresh: fresh(&rows)? })
+        }
+        Dialect::Mysql => {
+            let batch = begin(&port, marks.len(), consumer, source).await?;
+            let mut rest = &marks[..];
+            while !rest.is_empty() {
+                let size = SIZES.into_iter().find(|size| *size <= rest.len()).unwrap_or(1);
+                let (chunk, after) = rest.split_at(size);
+                let values = chunk.iter().flat_map(|mark| [Value::from(&mark[..]), batch.into()]);
+                port.run(&inserts_mysql(size), values.collect()).await?;
+                rest = after;
+            }
+            let rows = port.run(&FRESH_MYSQL, vec![batch.into()]).await?;
+            Ok(Put { batch, fresh: fresh(&rows)? })
+        }
+    }
+}
+
+async fn begin(port: &Port, messages: usize, consumer: String, source: String) -> Result<i64, DriverError> {
+    let messages = i64::try_from(messages).unwrap_or(i64::MAX);
+    let rows = port.run(&BEGIN, vec![messages.into(), consumer.into(), source.into()]).await?;
+    rows.first().ok_or_else(no_row)?.int(0)
+}
+
+pub(super) async fn end(port: Port, batch: i64) -> Result<(), DriverError> {
+    port.run(&END, vec![batch.into()]).await.map(drop)
+}
+
+pub(super) async fn keep(port: Port, mark: Mark, outcome: Bytes) -> Result<(), DriverError> {
+    port.run(&KEEP, vec![mark[..].into(), outcome.into()]).await.map(drop)
+}
+
+pub(super) async fn recall(port: Port, mark: Mark) -> Result<Option<Bytes>, DriverError> {
+    let rows = port.run(&RECALL, vec![mark[..].into()]).await?;
+    rows.first().map(|row| row.bytes(0)).transpose()
+}
+
+/// The names of where messages come from, as far as they fit.
+pub(super) fn sources<'i>(identities: impl Iterator<Item = &'i Identity>) -> String {
+    let mut names: Vec<&str> = identities.map(Identity::source).collect();
+    names.sort_unstable();
+    names.dedup();
+    let (mut told, more) =
+        (names.first().copied().unwrap_or_default().to_owned(), names.len().saturating_sub(1));
+    if more > 0 {
+        // Writing to a string cannot fail.
+        let _ = write!(told, " and {more} more");
+    }
+    told
+}
+
+fn fresh(rows: &Rows) -> Result<HashSet<Mark>, DriverError> {
+    let ids = rows.rows.iter().map(|row| row.bytes(0)).collect::<Result<Vec<_>, _>>()?;
+    Ok(ids.iter().filter_map(mark).collect())
+}
+
+fn mark(bytes: impl AsRef<[u8]>) -> Option<Mark> {
+    bytes.as_ref().try_into().ok()
+}
+
+fn no_row() -> DriverError {
+    DriverError::of(crate::tx::driver::DriverErrorKind::Unreadable, "a row was expected and none came")
+}
+
+fn inserts_mysql(rows: usize) -> Sql {
+    static TEXTS: LazyLock<[String; SIZES.len()]> = LazyLock::new(|| {
+        SIZES.map(|rows| {
+            let places = vec!["(?, ?)"; rows].join(", ");
+            format!(
+                "INSERT INTO semel_inbox (id, batch) VALUES {places} ON DUPLICATE KEY UPDATE batch = batch"
+            )
+        })
+    });
+    let at = SIZES.iter().position(|size| *size == rows).unwrap_or(SIZES.len() - 1);
+    Sql { postgres: "", mysql: &TEXTS[at], sqlite: "" }
+}

@@ -1,0 +1,92 @@
+//! The inbox: each message handled once, however often it comes.
+//!
+//! ```text
+//!  message ─▶ begin ─▶ mark (unique per consumer) ─▶ your rows ─▶ commit ─▶ acknowledge
+//! ```
+//!
+//! A broker delivers at least once: after a crash, a rebalance or a lost acknowledgement the same message comes again. The
+//! mark is written in the transaction of the effect, so there is no moment in which one is there without the other. It
+//! is the consumer's own: another consumer of the same message has another mark.
+//!
+//! Marks are forgotten after the [window](Inbox::window). A message that comes again later than that is handled again, so
+//! the window has to be longer than the broker keeps messages.
+
+use std::time::Duration;
+
+pub mod consumer;
+mod handle;
+mod identity;
+mod mark;
+mod prune;
+
+pub use handle::{Handled, Marked};
+pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};
+
+use crate::tx::TxError;
+use crate::tx::driver::{Dialect, Tx};
+
+/// Most messages that are marked by one statement.
+pub const BATCH_MESSAGES_MAX: usize = 10_000;
+
+/// How long a mark is kept unless told otherwise: twice as long as Kafka keeps messages by default.
+pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// The tables, for that dialect. Run it once, with your migrations.
+pub fn schema(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => include_str!("sql/postgres.sql"),
+        Dialect::Mysql => include_str!("sql/mysql.sql"),
+        Dialect::Sqlite => include_str!("sql/sqlite.sql"),
+    }
+}
+
+/// The inbox of one consumer: a name under which it remembers what it has handled. Cheap to make and to clone.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Inbox {
+    consumer: String,
+    results: bool,
+    window: Duration,
+}
+
+impl Inbox {
+    /// The inbox of the consumer of that name. All processes of one consumer share the name; two consumers with one name
+    /// would each leave out what the other has handled.
+    ///
+    /// # Errors
+    /// When the name is empty, too long, or has control characters.
+    pub fn new(consumer: &str) -> Result<Self, IdentityError> {
+        let consumer = identity::name("a consumer's name", consumer)?;
+        Ok(Self { consumer, results: false, window: WINDOW })
+    }
+
+    /// The consumer's name.
+    pub fn consumer(&self) -> &str {
+        &self.consumer
+    }
+
+    /// Keeps what handling a message ended in, and gives it to whoever brings the message again.
+    pub fn keep_results(mut self) -> Self {
+        self.results = true;
+        self
+    }
+
+    /// How long marks are kept: [`WINDOW`] unless told otherwise. Longer than the broker keeps messages, or a message may
+    /// come again after its mark is forgotten.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Forgets a bite of the marks that are older than the window, in a transaction of its own, and says how many. Call
+    /// it again, after the commit, until it says zero. Marks of other consumers are not touched.
+    pub async fn prune_tx<X: Tx>(&self, tx: &mut X) -> Result<u64, TxError> {
+        Ok(prune::prune(tx, &self.consumer, self.window).await?)
+    }
+
+    /// As [`prune_tx`](Inbox::prune_tx), in the transaction that is open on a rusqlite connection.
+    #[cfg(feature = "sqlite")]
+    pub fn prune_now(&self, connection: &rusqlite::Connection) -> Result<u64, TxError> {
+        Ok(prune::prune_now(connection, &self.consumer, self.window)?)
+    }
+}

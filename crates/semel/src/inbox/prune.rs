@@ -1,0 +1,81 @@
+//! Forgetting what is older than the window, a bounded bite at a time.
+
+use std::time::Duration;
+
+use crate::tx::driver::{Dialect, DriverError, Sql, Tx};
+use crate::tx::script::{Port, play};
+
+/// Batches of one bite: one transaction's worth, so that nobody waits for it.
+const BATCHES_MAX: i64 = 100;
+/// Messages of one bite, unless the first batch alone has more.
+const MESSAGES_MAX: i64 = 5_000;
+
+/// Old batches of a consumer, oldest first, as far as they make one bite. The first ones are looked at only: batches are
+/// numbered in the order of time, nearly.
+const OLD: Sql = Sql {
+    postgres: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = $1 AND batch IN (\
+                   SELECT batch FROM semel_inbox_batch WHERE consumer = $1 ORDER BY batch LIMIT $3\
+               ) AND began_at < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2 \
+               ORDER BY batch FOR UPDATE SKIP LOCKED",
+    mysql: "SELECT batch, messages FROM (\
+                SELECT batch, messages, began_at FROM semel_inbox_batch WHERE consumer = ?1 ORDER BY batch LIMIT ?3\
+            ) oldest WHERE began_at < FLOOR(UNIX_TIMESTAMP(SYSDATE(3)) * 1000) - ?2 ORDER BY batch",
+    sqlite: "SELECT batch, messages FROM (\
+                 SELECT batch, messages, began_at FROM semel_inbox_batch WHERE consumer = ?1 ORDER BY batch LIMIT ?3\
+             ) WHERE began_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?2 ORDER BY batch",
+};
+
+const RESULTS: Sql = Sql {
+    postgres: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = $1)",
+    mysql: "DELETE r FROM semel_inbox_result r JOIN semel_inbox m ON m.id = r.id WHERE m.batch = ?",
+    sqlite: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
+};
+
+const MARKS: Sql = Sql {
+    postgres: "DELETE FROM semel_inbox WHERE batch = $1",
+    mysql: "DELETE FROM semel_inbox WHERE batch = ?",
+    sqlite: "DELETE FROM semel_inbox WHERE batch = ?1",
+};
+
+const BATCH: Sql = Sql {
+    postgres: "DELETE FROM semel_inbox_batch WHERE batch = $1",
+    mysql: "DELETE FROM semel_inbox_batch WHERE batch = ?",
+    sqlite: "DELETE FROM semel_inbox_batch WHERE batch = ?1",
+};
+
+/// Forgets one bite of what `consumer` marked longer ago than `window`, and says how many messages that were. Zero:
+/// nothing is left to forget.
+pub(super) async fn prune<X: Tx>(tx: &mut X, consumer: &str, window: Duration) -> Result<u64, DriverError> {
+    play(tx, |port| bite(port, consumer.to_owned(), window)).await?
+}
+
+#[cfg(feature = "sqlite")]
+pub(super) fn prune_now(
+    connection: &rusqlite::Connection,
+    consumer: &str,
+    window: Duration,
+) -> Result<u64, DriverError> {
+    crate::tx::driver::play_now(connection, |port| bite(port, consumer.to_owned(), window))?
+}
+
+async fn bite(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
+    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 2).min(i64::MAX / 2);
+    if port.dialect() == Dialect::Sqlite {
+        // The writer first: what is read after that stays true.
+        port.run(&Sql::same("DELETE FROM semel_inbox_batch WHERE false"), Vec::new()).await?;
+    }
+    let old = port.run(&OLD, vec![consumer.into(), window.into(), BATCHES_MAX.into()]).await?;
+    let (mut messages, mut gone) = (0, 0);
+    for row in &old.rows {
+        let (batch, of_batch) = (row.int(0)?, row.int(1)?);
+        if messages > 0 && messages + of_batch > MESSAGES_MAX {
+            break;
+        }
+        messages += of_batch;
+        port.run(&RESULTS, vec![batch.into()]).await?;
+        gone += port.run(&MARKS, vec![batch.into()]).await?.changed;
+        port.run(&BATCH, vec![batch.into()]).await?;
+    }
+    // A batch of nothing but repeats has no marks of its own, and there may be more behind it.
+    Ok(if gone == 0 && messages > 0 { 1 } else { gone })
+}

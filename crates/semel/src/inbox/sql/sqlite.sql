@@ -1,0 +1,34 @@
+-- What was consumed, version 1.
+
+-- One row: what these tables are.
+CREATE TABLE semel_inbox_meta (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    version  INTEGER NOT NULL,
+    lineage  TEXT    NOT NULL
+) STRICT;
+INSERT INTO semel_inbox_meta VALUES (1, 1, lower(hex(randomblob(16))));
+
+-- One row per transaction that marked messages: who, from where, when begun and when done (ms). AUTOINCREMENT: no
+-- number comes twice, also after a batch was pruned.
+CREATE TABLE semel_inbox_batch (
+    batch    INTEGER PRIMARY KEY AUTOINCREMENT,
+    began_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    ended_at INTEGER,
+    messages INTEGER NOT NULL,
+    consumer TEXT    NOT NULL,
+    source   TEXT    NOT NULL
+) STRICT;
+CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, batch);
+
+-- One row per message and consumer: the sixteen bytes are made of both.
+CREATE TABLE semel_inbox (
+    id    BLOB    NOT NULL PRIMARY KEY,
+    batch INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX semel_inbox_of ON semel_inbox (batch);
+
+-- What became of a message, where that is kept.
+CREATE TABLE semel_inbox_result (
+    id      BLOB NOT NULL PRIMARY KEY,
+    outcome BLOB NOT NULL
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,246 @@
+//! Messages handled in the caller's transaction, on PostgreSQL and MariaDB.
+
+use semel::inbox::Identity;
+
+/// A message with an id of its own. Every second one is a UUID.
+pub fn message(n: usize) -> Identity {
+    let id = if n % 2 == 0 { format!("order-{n}") } else { uuid::Uuid::from_u128(n as u128).to_string() };
+    Identity::new("payments", &id).unwrap()
+}
+
+/// The same laws on each database: they differ in the names of their types and in how a parameter is written.
+macro_rules! laws {
+    ($name:ident, $world:ident, $dialect:expr, $insert:literal, $table:literal) => {
+        mod $name {
+            use std::time::Duration;
+
+            use futures_util::future::join_all;
+            use semel::inbox::{BATCH_MESSAGES_MAX, Handled, Inbox, schema};
+            use semel::tx::TxError;
+            use semel::tx::driver::Dialect;
+
+            use super::message;
+            use crate::world::$world;
+
+            async fn world() -> Option<$world> {
+                $world::with(&format!("{}\n{}", schema($dialect), $table)).await
+            }
+
+            macro_rules! numbers {
+                ($query:literal, $at:expr) => {{
+                    let rows: Vec<i64> = sqlx::query_scalar($query).fetch_all($at).await.unwrap();
+                    rows
+                }};
+            }
+
+            #[tokio::test]
+            async fn a_message_is_handled_once_and_a_rollback_leaves_nothing() {
+                let Some(world) = world().await else { return };
+                let pool = world.pool(16).await;
+                let inbox = Inbox::new("mail").unwrap().keep_results();
+                for (n, commits) in [(1, false), (2, true), (3, true)] {
+                    let mut tx = pool.begin().await.unwrap();
+                    let handled = inbox
+                        .handle_tx(&mut tx, &message(7), async |tx| {
+                            sqlx::query($insert).bind(7_i64).execute(tx).await.map(|_| n)
+                        })
+                        .await
+                        .unwrap();
+                    let wanted = if n == 3 { Handled::Already(Some(2)) } else { Handled::Now(n) };
+                    assert_eq!(handled, wanted);
+                    if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
+                }
+                assert_eq!(numbers!("SELECT n FROM effect", &pool), [7]);
+                // The work's own error is told, and after the rollback the message is as fresh as before.
+                let mut tx = pool.begin().await.unwrap();
+                let failed = inbox.handle_tx(&mut tx, &message(8), async |_| Err::<(), _>("no")).await;
+                assert!(matches!(failed, Err(TxError::Work("no"))), "{failed:?}");
+                tx.rollback().await.unwrap();
+                assert_eq!(numbers!("SELECT count(*) FROM semel_inbox", &pool), [1]);
+                let times = numbers!(
+                    "SELECT ended_at - began_at FROM semel_inbox_batch WHERE ended_at IS NOT NULL",
+                    &pool
+                );
+                assert!(times.len() == 1 && (0..60_000).contains(&times[0]), "{times:?}");
+                world.end().await;
+            }
+
+            #[tokio::test]
+            async fn each_consumer_has_marks_of_its_own() {
+                let Some(world) = world().await else { return };
+                let pool = world.pool(16).await;
+                for consumer in ["mail", "audit", "mail"] {
+                    let inbox = Inbox::new(consumer).unwrap();
+                    let mut tx = pool.begin().await.unwrap();
+                    let work =
+                        async |tx: &mut _| sqlx::query($insert).bind(1_i64).execute(tx).await.map(drop);
+                    inbox.handle_tx(&mut tx, &message(1), work).await.unwrap();
+                    tx.commit().await.unwrap();
+                }
+                assert_eq!(numbers!("SELECT n FROM effect", &pool), [1, 1]);
+                world.end().await;
+            }
+
+            #[tokio::test]
+            async fn a_batch_says_which_are_fresh_and_a_repeat_within_it_is_not() {
+                let Some(world) = world().await else { return };
+                let pool = world.pool(16).await;
+                let inbox = Inbox::new("mail").unwrap();
+                let batch = |numbers: &[usize]| numbers.iter().map(|n| message(*n)).collect::<Vec<_>>();
+                let mut tx = pool.begin().await.unwrap();
+                let marked = inbox.mark_all_tx(&mut tx, &batch(&[5, 3, 5, 9])).await.unwrap();
+                assert_eq!(marked.fresh().collect::<Vec<_>>(), [0, 1, 3]);
+                marked.end_tx(&mut tx).await.unwrap();
+                tx.commit().await.unwrap();
+                let mut tx = pool.begin().await.unwrap();
+                let many: Vec<usize> = (0..700).collect();
+                let marked = inbox.mark_all_tx(&mut tx, &batch(&many)).await.unwrap();
+                let known = [3, 5, 9];
+                assert!((0..700).all(|n| marked.is_fresh(n) != known.contains(&n)));
+                marked.end_tx(&mut tx).await.unwrap();
+                tx.commit().await.unwrap();
+                assert_eq!(numbers!("SELECT count(*) FROM semel_inbox", &pool), [700]);
+                let mut tx = pool.begin().await.unwrap();
+                assert_eq!(inbox.mark_all_tx(&mut tx, &batch(&[])).await.unwrap().fresh().count(), 0);
+                let refused = inbox.mark_all_tx(&mut tx, &vec![message(1); BATCH_MESSAGES_MAX + 1]).await;
+                assert!(matches!(refused, Err(TxError::Value { .. })), "{refused:?}");
+                drop(tx);
+                world.end().await;
+            }
+
+            /// Eight consumers get the same messages in different orders, some roll back, and all try again.
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn of_many_at_once_one_handles_each() {
+                let Some(world) = world().await else { return };
+                let pool = world.pool(16).await;
+                let consumers = (0..8).map(|consumer: u64| {
+                    let pool = pool.clone();
+                    tokio::spawn(async move {
+                        let (inbox, mut random) =
+                            (Inbox::new("mail").unwrap(), fastrand::Rng::with_seed(consumer));
+                        let mut numbers: Vec<usize> = (0..60).collect();
+                        random.shuffle(&mut numbers);
+                        for chunk in numbers.chunks(10) {
+                            for attempt in 0.. {
+                                assert!(attempt < 50, "it never gets through");
+                                let mut tx = pool.begin().await.unwrap();
+                                let messages: Vec<_> = chunk.iter().map(|n| message(*n)).collect();
+                                let marked = match inbox.mark_all_tx(&mut tx, &messages).await {
+                                    Ok(marked) => marked,
+                                    Err(error) if error.may_retry() => continue,
+                                    Err(error) => panic!("{error}"),
+                                };
+                                for at in marked.fresh() {
+                                    let n = i64::try_from(chunk[at]).unwrap();
+                                    sqlx::query($insert).bind(n).execute(&mut *tx).await.unwrap();
+                                }
+                                if attempt == 0 && random.bool() {
+                                    tx.rollback().await.unwrap();
+                                    continue;
+                                }
+                                marked.end_tx(&mut tx).await.unwrap();
+                                tx.commit().await.unwrap();
+                                break;
+                            }
+                        }
+                    })
+                });
+                for ended in join_all(consumers).await {
+                    ended.unwrap();
+                }
+                assert_eq!(numbers!("SELECT n FROM effect ORDER BY n", &pool), (0..60).collect::<Vec<i64>>());
+                world.end().await;
+            }
+
+            #[tokio::test]
+            async fn what_is_older_than_the_window_is_forgotten_in_bites_and_nothing_else() {
+                let Some(world) = world().await else { return };
+                let pool = world.pool(16).await;
+                for consumer in ["mail", "audit"] {
+                    let inbox = Inbox::new(consumer).unwrap().keep_results();
+                    for n in 0..120 {
+                        let mut tx = pool.begin().await.unwrap();
+                        inbox.handle_tx(&mut tx, &message(n), async |_| Ok::<_, ()>(n)).await.unwrap();
+                        tx.commit().await.unwrap();
+                    }
+                }
+                let mail = Inbox::new("mail").unwrap();
+                let mut tx = pool.begin().await.unwrap();
+                assert_eq!(mail.prune_tx(&mut tx).await.unwrap(), 0, "they are within the window");
+                tx.rollback().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                let mail = mail.window(Duration::from_millis(1));
+                let mut bites = Vec::new();
+                loop {
+                    let mut tx = pool.begin().await.unwrap();
+                    bites.push(mail.prune_tx(&mut tx).await.unwrap());
+                    tx.commit().await.unwrap();
+                    if bites.last() == Some(&0) {
+                        break;
+                    }
+                }
+                assert_eq!(bites, [100, 20, 0]);
+                assert_eq!(numbers!("SELECT count(*) FROM semel_inbox", &pool), [120]);
+                assert_eq!(numbers!("SELECT count(*) FROM semel_inbox_result", &pool), [120]);
+                assert_eq!(numbers!("SELECT count(*) FROM semel_inbox_batch", &pool), [120]);
+                world.end().await;
+            }
+        }
+    };
+}
+
+laws!(
+    postgres,
+    Postgres,
+    Dialect::Postgres,
+    "INSERT INTO effect (n) VALUES ($1)",
+    "CREATE TABLE effect (n bigint NOT NULL);"
+);
+
+laws!(
+    mysql,
+    Maria,
+    Dialect::Mysql,
+    "INSERT INTO effect (n) VALUES (?)",
+    "CREATE TABLE effect (n bigint NOT NULL);"
+);
+
+mod over_tokio_postgres {
+    use semel::inbox::{Handled, Inbox, schema};
+    use semel::tx::TxError;
+    use semel::tx::driver::Dialect;
+
+    use super::message;
+    use crate::world::Postgres;
+
+    #[tokio::test]
+    async fn the_other_driver_does_the_same() {
+        let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
+        let (mut client, inbox) = (world.connect().await, Inbox::new("mail").unwrap());
+        for n in 0..2 {
+            let mut tx = client.transaction().await.unwrap();
+            let handled = inbox.handle_tx(&mut tx, &message(1), async |_| Ok::<_, ()>(n)).await.unwrap();
+            assert_eq!(handled, if n == 0 { Handled::Now(0) } else { Handled::Already(None) });
+            tx.commit().await.unwrap();
+        }
+        world.end().await;
+    }
+
+    /// The snapshot is older than the mark: whoever comes second must not go on in it.
+    #[tokio::test]
+    async fn under_repeatable_read_the_second_is_told_to_begin_again() {
+        let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
+        let (mut first, mut second) = (world.connect().await, world.connect().await);
+        let inbox = Inbox::new("mail").unwrap();
+        let level = tokio_postgres::IsolationLevel::RepeatableRead;
+        let mut late = second.build_transaction().isolation_level(level).start().await.unwrap();
+        late.query_one("SELECT count(*) FROM semel_inbox", &[]).await.unwrap();
+        let mut tx = first.transaction().await.unwrap();
+        inbox.handle_tx(&mut tx, &message(1), async |_| Ok::<_, ()>(())).await.unwrap();
+        tx.commit().await.unwrap();
+        let told = inbox.handle_tx(&mut late, &message(1), async |_| Err::<(), _>("it ran")).await;
+        assert!(matches!(&told, Err(TxError::Retry(_))), "{told:?}");
+        drop(late);
+        world.end().await;
+    }
+}
