@@ -4,6 +4,9 @@
 //! `SEMEL_CDC_ROUNDS=20` for more chaos, `SEMEL_CDC_EVENTS=100000` for a larger transaction.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+#[path = "../relay/exactly_once/broker.rs"]
+#[allow(dead_code)]
+mod broker;
 #[path = "../relay/sink.rs"]
 mod sink;
 
@@ -11,6 +14,7 @@ mod alone;
 mod chaos;
 mod check;
 mod crash;
+mod exactly_once;
 mod large;
 mod lineage;
 mod lost;

@@ -118,11 +118,15 @@ async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
         }
         panic!("it goes on");
     };
-    let elsewhere = Position { lineage: Lineage::read("other/1.1"), place: position.place.clone() };
+    let elsewhere = Position { lineage: Lineage::read("other/1"), place: position.place.clone() };
     let error = stopped(elsewhere).await;
     assert!(matches!(error, SourceError::Lineage { .. }) && !error.may_retry(), "{error}");
-    let later = Position { lineage: position.lineage.clone(), place: "FFFFFFFF/0+1".into() };
+    let later = Position { lineage: position.lineage.clone(), place: "t1 FFFFFFFF/0+1".into() };
     let error = stopped(later).await;
     assert!(error.to_string().contains("older state") && !error.may_retry(), "{error}");
+    let promoted =
+        Position { lineage: position.lineage.clone(), place: position.place.replace("t1 ", "t9 ") };
+    let error = stopped(promoted).await;
+    assert!(matches!(error, SourceError::Lineage { .. }), "{error}");
     world.end().await;
 }
