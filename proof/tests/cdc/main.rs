@@ -1,11 +1,26 @@
 //! The outbox read from PostgreSQL's log, judged by what the sink was given, by the slot and by the tables.
 //!
 //! `cargo xtask services up --only postgres`, then `cargo test -p proof --features stores --test cdc`.
-//! `SEMEL_CDC_ROUNDS=20` for more chaos, `SEMEL_CDC_EVENTS=200000` for larger transactions.
+//! `SEMEL_CDC_ROUNDS=20` for more chaos, `SEMEL_CDC_EVENTS=100000` for a larger transaction.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
+#[path = "../relay/exactly_once/broker.rs"]
+#[allow(dead_code)]
+mod broker;
 #[path = "../relay/sink.rs"]
 mod sink;
 
+mod alone;
+mod chaos;
+mod check;
+mod crash;
+mod exactly_once;
+mod large;
+mod lineage;
+mod lost;
 mod order;
+mod parked;
+mod resume;
+mod routed;
+mod standby;
 mod world;

@@ -91,7 +91,7 @@ pub(super) enum Started {
 pub(super) struct Active {
     pub(super) link: Link,
     pub(super) names: Names,
-    pub(super) lineage: Lineage,
+    pub(super) system: System,
     pub(super) stage: Stage,
     table: Table,
     wire: Option<Wire>,
@@ -127,7 +127,6 @@ impl Active {
             return Ok(None);
         }
         link.ours_until = asked + outbox.options.lease * 7 / 8;
-        link.beat_at = asked + outbox.options.lease / 3;
         let mut groups = Vec::new();
         for row in &rows {
             group::join(&mut groups, lane(row)?);
@@ -139,13 +138,12 @@ impl Active {
         let system = System::ask(&mut wire, outbox.connections.options.connect_timeout()).await?;
         let known = Known::ask(&link, &names.slot).await?;
         let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
-        let found =
-            Lineage::new(link.lineage.store().to_owned(), Some(format!("{}.{}", system.id, system.timeline)));
+        link.beat_at = asked + (outbox.options.lease / 3).min(known.sender_timeout / 3);
         let now = Instant::now();
         let mut active = Self {
             link,
             names,
-            lineage: found,
+            system,
             stage: Stage::Starting,
             table,
             wire: Some(wire),
@@ -166,6 +164,21 @@ impl Active {
         Ok(Some(active))
     }
 
+    /// Whose events these are, as positions have it: the same for a source that polls.
+    pub(super) fn lineage(&self) -> Lineage {
+        Lineage::new(self.link.lineage.store().to_owned(), Some(self.system.id.clone()))
+    }
+
+    /// Whose log this is. A promotion begins another.
+    fn log(&self) -> Lineage {
+        self.log_of(&self.system.timeline)
+    }
+
+    pub(super) fn log_of(&self, timeline: &str) -> Lineage {
+        let system = format!("{}.{timeline}", self.system.id);
+        Lineage::new(self.link.lineage.store().to_owned(), Some(system))
+    }
+
     /// Finds out how to go on.
     async fn begin(
         &mut self,
@@ -175,13 +188,14 @@ impl Active {
         replace: bool,
     ) -> Result<(), SourceError> {
         let mut noted = known.noted.as_ref();
+        let found = self.log();
         if let Some(Noted { lineage, .. }) = noted
-            && !lineage.matches(&self.lineage)
+            && !lineage.matches(&found)
         {
-            if !(cdc.stream.follow_promotions && is_promoted(lineage, &self.lineage)) {
-                return Err(SourceError::Lineage { stored: lineage.clone(), found: self.lineage.clone() });
+            if !(cdc.stream.follow_promotions && is_promoted(lineage, &found)) {
+                return Err(SourceError::Lineage { stored: lineage.clone(), found });
             }
-            tracing::warn!(%lineage, found = %self.lineage, "a standby was promoted; going on from the table");
+            tracing::warn!(%lineage, %found, "a standby was promoted; going on from the table");
             noted = None;
         }
         let slot = known.slot.as_ref();
@@ -305,7 +319,7 @@ impl Active {
         }
         let (acked, spot, retry_ms) = (self.whole.to_string(), self.spot, cdc.outbox.options.retry_ms());
         let (commit, index) = (spot.commit.to_string(), i64::try_from(spot.index).unwrap_or(i64::MAX));
-        let lineage = self.lineage.to_string();
+        let lineage = self.log().to_string();
         let group = self.group()?;
         let high = group.window.as_ref().map(|window| window.high.text());
         let after = group.window.as_ref().map_or(0, |window| window.after);

@@ -155,7 +155,7 @@ impl Secret<'_> {
 }
 
 /// What the server says of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct System {
     pub(super) id: String,
     pub(super) timeline: String,

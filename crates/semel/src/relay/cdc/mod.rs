@@ -27,9 +27,11 @@ use uuid::Uuid;
 use self::active::{Active, Stage, Started};
 use self::aside::{Aside, held_by};
 use self::broken::Broken;
+use self::connect::System;
 use self::lsn::Lsn;
 use self::options::{Cdc, Plant};
 use self::place::{At, Place, Spot};
+use self::slot::Known;
 use self::stream::Piece;
 use self::table::Row;
 use super::poll::DUE_EVERY;
@@ -69,12 +71,16 @@ pub struct CdcSource {
     /// How far the sink has come, where it keeps that.
     reached: Option<(Lineage, Place, Vec<Uuid>)>,
     /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
-    carried: Option<(Lineage, Spot)>,
+    carried: Option<(System, Spot)>,
     /// Not before then it is tried again to become active.
     again_at: Instant,
     due_at: Instant,
     /// The slot gave an error that will not end by itself.
     replace: bool,
+    /// The sink keeps one position: whoever takes the log asks the sink first.
+    whole: bool,
+    /// It is being asked for.
+    taking: bool,
     unsure: bool,
 }
 
@@ -98,6 +104,8 @@ impl CdcSource {
             again_at: now,
             due_at: now,
             replace: false,
+            whole: false,
+            taking: false,
             unsure: false,
         }
     }
@@ -121,6 +129,8 @@ impl CdcSource {
         let result = work(self).await;
         if result.is_err() {
             self.forget();
+            // Whoever asks waits for a while before it asks again.
+            self.again_at = Instant::now();
         }
         self.unsure = false;
         result
@@ -136,6 +146,9 @@ impl CdcSource {
             self.forget();
         }
         if self.active.is_none() {
+            if self.whole && !self.taking {
+                return Err(SourceError::Fenced);
+            }
             if Instant::now() < self.again_at {
                 return Ok(false);
             }
@@ -144,14 +157,14 @@ impl CdcSource {
                 return Ok(false);
             };
             self.replace = false;
-            if let Some((lineage, spot)) = &self.carried
-                && *lineage == active.lineage
+            if let Some((system, spot)) = &self.carried
+                && *system == active.system
                 && matches!(active.stage, Stage::Starting)
             {
                 active.spot = active.spot.max(*spot);
             }
-            self.check_reached(&active)?;
             self.active = Some(active);
+            self.check_reached()?;
         }
         let Some(active) = &mut self.active else { return Ok(false) };
         if Instant::now() >= active.link.beat_at {
@@ -167,23 +180,29 @@ impl CdcSource {
 
     /// A position of another log says nothing about this one. Nor does one that this log has not come to yet: then it
     /// is an old copy of itself.
-    fn check_reached(&self, active: &Active) -> Result<(), SourceError> {
-        match &self.reached {
-            Some((_, Place { at: At::Stream(spot), .. }, _)) if spot.commit > active.written => {
-                Err(options::lost(format!(
-                    "the sink has events up to {} of the log, and the log ends at {}: the server was set back to an \
-                     older state; find out, then say where to go on with `semel outbox rebase`, at the sink too",
-                    spot.commit, active.written
-                )))
-            }
-            Some((stored, ..)) if !stored.matches(&active.lineage) => {
-                Err(SourceError::Lineage { stored: stored.clone(), found: active.lineage.clone() })
-            }
+    fn check_reached(&self) -> Result<(), SourceError> {
+        let (Some((stored, place, _)), Some(active)) = (&self.reached, &self.active) else { return Ok(()) };
+        let found = active.lineage();
+        if !stored.matches(&found) {
+            return Err(SourceError::Lineage { stored: stored.clone(), found });
+        }
+        let timeline = &active.system.timeline;
+        if place.timeline != *timeline {
+            let (stored, found) = (active.log_of(&place.timeline), active.log_of(timeline));
+            return Err(SourceError::Lineage { stored, found });
+        }
+        match &place.at {
+            At::Stream(spot) if spot.commit > active.written => Err(options::lost(format!(
+                "the sink has events up to {} of the log, and the log ends at {}: the server was set back to an older \
+                 state; find out, then say where to go on with `semel outbox rebase`, and at the sink",
+                spot.commit, active.written
+            ))),
             _ => Ok(()),
         }
     }
 
     async fn find(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.taking = false;
         if !self.ready().await? {
             // A little, so that who asks at once again does not keep a processor busy.
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -194,6 +213,7 @@ impl CdcSource {
         }
         self.settle_reached().await?;
         if Instant::now() >= self.due_at
+            && !self.owes()
             && let Some(batch) = self.find_due().await?
         {
             return Ok(Some(batch));
@@ -245,13 +265,20 @@ impl CdcSource {
             active.parked = lag::any_parked(&active.link).await?;
             return Ok(None);
         }
-        let at = match (&active.stage, active.group()?.window.as_ref()) {
-            (Stage::Table, Some(window)) => {
-                At::Table { high: window.high.text().to_owned(), seq: window.after }
+        let at = match active.group()?.window.as_ref() {
+            Some(window) => {
+                let (high, mut seq) = (window.high.text().to_owned(), window.after);
+                if let Some((_, Place { at: At::Table { high: of, seq: until }, .. }, _)) = &self.reached
+                    && *of == high
+                {
+                    seq = seq.max(*until);
+                }
+                At::Table { high, seq }
             }
-            _ => At::Stream(active.spot),
+            None => At::Stream(mark_of(self.reached.as_ref(), active.spot).0.max(active.spot)),
         };
-        let place = Place { at, parked: retry.numbers().to_vec() };
+        let timeline = active.system.timeline.clone();
+        let place = Place { timeline, at, parked: retry.numbers().to_vec() };
         Ok(self.give(place, events, Origin::Parked(Box::new(retry))))
     }
 
@@ -261,6 +288,13 @@ impl CdcSource {
         let Some(active) = &mut self.active else { return Ok(None) };
         if active.group()?.window.as_ref().is_some_and(|window| window.walk == Walk::Unknown) {
             active.link.find_walk(&cdc.outbox, 0).await?;
+        }
+        // What was one batch stays one, up to where the sink has come.
+        if let Some((_, Place { at: At::Table { high, seq }, .. }, _)) = &self.reached
+            && let Some(window) = &mut active.group_mut()?.window
+            && window.high.text() == high
+        {
+            window.noted = (*seq > window.after).then_some(*seq);
         }
         let mut chunk = active.link.chunk(&cdc.outbox, active.group()?).await?;
         let (Some(seq), Some(window)) = (chunk.seqs.last().copied(), active.group()?.window.as_ref()) else {
@@ -278,11 +312,12 @@ impl CdcSource {
         }
         if chunk.events.is_empty() {
             if let Some(window) = &mut active.group_mut()?.window {
-                window.after = seq;
+                (window.after, window.noted) = (seq, None);
             }
             return Ok(None);
         }
-        let place = Place { at: At::Table { high, seq }, parked: Vec::new() };
+        let timeline = active.system.timeline.clone();
+        let place = Place { timeline, at: At::Table { high, seq }, parked: Vec::new() };
         Ok(self.give(place, chunk.events, Origin::Table { seq }))
     }
 
@@ -291,6 +326,7 @@ impl CdcSource {
         let (reached, commit_only) = (&self.reached, cdc.stream.plant == Some(Plant::CommitOnly));
         let Some(active) = &mut self.active else { return Ok(None) };
         let (low, done) = (active.group()?.low.clone(), active.spot);
+        let (mark, promised) = mark_of(reached.as_ref(), done);
         let is_past = |spot: Spot, mark: Spot| {
             if commit_only { spot.commit <= mark.commit } else { spot <= mark }
         };
@@ -306,11 +342,12 @@ impl CdcSource {
             }
         };
         let Stage::Stream(stream) = &mut active.stage else { return Ok(None) };
-        let read = stream.read(cdc.outbox.options.bounds, wanted).await;
+        let until = if promised { mark } else { Spot::default() };
+        let read = stream.read(cdc.outbox.options.bounds, until, wanted).await;
         if read.as_ref().is_err_and(Broken::is_lost) {
             self.replace = true;
         }
-        let Piece { rows, whole, spot } = read?;
+        let Some(Piece { rows, whole, spot }) = read? else { return Ok(None) };
         if rows.is_empty() || cdc.stream.plant == Some(Plant::AckUnconfirmed) {
             // Nothing of it is to be given, so all of it is done.
             (active.whole, active.spot) = (active.whole.max(whole), active.spot.max(spot));
@@ -327,12 +364,30 @@ impl CdcSource {
         if active.parked {
             lag::mark_held(&active.link, &mut events).await?;
         }
-        let place = Place { at: At::Stream(spot), parked: Vec::new() };
+        let timeline = active.system.timeline.clone();
+        // Never back behind what the sink has written down.
+        let place = Place { timeline, at: At::Stream(spot.max(mark)), parked: Vec::new() };
         Ok(self.give(place, events, Origin::Stream { whole, spot, made_at }))
     }
 
+    /// Whether events that the sink left out are still to be given. Nothing else may be given before: the sink would
+    /// write down a position that does not speak of them any more.
+    fn owes(&self) -> bool {
+        let (Some(active), Some((_, Place { at, .. }, left_out))) = (&self.active, &self.reached) else {
+            return false;
+        };
+        let window = active.link.groups.first().and_then(|group| group.window.as_ref());
+        match (at, window) {
+            (At::Stream(mark), None) => *mark > active.spot && !left_out.is_empty(),
+            (At::Table { high, seq }, Some(window)) => {
+                window.high.text() == high && *seq > window.after && !left_out.is_empty()
+            }
+            _ => false,
+        }
+    }
+
     fn give(&mut self, place: Place, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
-        let lineage = self.active.as_ref().map(|active| active.lineage.clone())?;
+        let lineage = self.active.as_ref().map(Active::lineage)?;
         let batch = Batch { position: Position { lineage, place: place.to_string() }, events };
         self.outstanding = Some((batch.clone(), origin));
         Some(batch)
@@ -374,13 +429,13 @@ impl CdcSource {
                 if !aside.is_empty() {
                     active.note(&cdc, &aside).await?;
                 }
-                self.carried = Some((active.lineage.clone(), active.spot));
+                self.carried = Some((active.system.clone(), active.spot));
                 active.note_if_due(&cdc).await?;
             }
             Origin::Table { seq } => {
                 let aside = Aside::of(&batch.events, &[], settled);
                 if let Some(window) = &mut active.group_mut()?.window {
-                    window.after = *seq;
+                    (window.after, window.noted) = (*seq, None);
                 }
                 active.note(&cdc, &aside).await?;
             }
@@ -390,9 +445,26 @@ impl CdcSource {
     }
 }
 
+/// How far in the stream the sink has come, if that is further than we are, and whether it left something out.
+fn mark_of(reached: Option<&(Lineage, Place, Vec<Uuid>)>, done: Spot) -> (Spot, bool) {
+    match reached {
+        Some((_, Place { at: At::Stream(mark), .. }, left_out)) if *mark > done => {
+            (*mark, !left_out.is_empty())
+        }
+        _ => (Spot::default(), false),
+    }
+}
+
 impl Source for CdcSource {
     async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
         self.surely(async |this| this.find().await).await
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        (self.whole, self.taking) = (true, true);
+        let taken = self.surely(async |this| this.ready().await).await;
+        self.taking = false;
+        taken
     }
 
     async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
@@ -405,14 +477,16 @@ impl Source for CdcSource {
         }
         self.reached =
             place.map(|(reached, place)| (reached.position.lineage.clone(), place, reached.left_out.clone()));
-        if self.outstanding.is_some() {
-            // It is not known what of it the sink has: it is read again.
-            self.forget();
-        }
-        if let Some(active) = &self.active {
-            self.check_reached(active)?;
-        }
-        Ok(())
+        self.surely(async |this| {
+            let Some(active) = &mut this.active else { return Ok(()) };
+            active.written = Known::ask(&active.link, &active.names.slot).await?.written;
+            // It is not known what of the batch the sink has: it is read again.
+            if this.outstanding.take().is_some() && matches!(active.stage, Stage::Stream(_)) {
+                active.stage = Stage::Starting;
+            }
+            this.check_reached()
+        })
+        .await
     }
 
     async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {

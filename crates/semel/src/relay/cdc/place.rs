@@ -7,6 +7,8 @@ use super::lsn::Lsn;
 /// How far something has come.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Place {
+    /// Of the server's log: another one may say something else at the same place.
+    pub(super) timeline: String,
     pub(super) at: At,
     /// Parked events that were tried again there.
     pub(super) parked: Vec<i64>,
@@ -30,9 +32,11 @@ pub(super) struct Spot {
 
 impl Place {
     pub(super) fn read(text: &str) -> Option<Self> {
+        let (timeline, text) = text.strip_prefix('t')?.split_once(' ')?;
         let (at, parked) = text.split_once(" parked ").unwrap_or((text, ""));
         let parked = parked.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().ok());
-        Some(Self { at: At::read(at)?, parked: parked.collect::<Option<_>>()? })
+        let (timeline, parked) = (timeline.to_owned(), parked.collect::<Option<_>>()?);
+        Some(Self { timeline, at: At::read(at)?, parked })
     }
 }
 
@@ -58,7 +62,7 @@ impl fmt::Display for At {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.at)?;
+        write!(f, "t{} {}", self.timeline, self.at)?;
         for (at, n) in self.parked.iter().enumerate() {
             write!(f, "{}{n}", if at == 0 { " parked " } else { "," })?;
         }
@@ -76,11 +80,13 @@ mod tests {
         let table = At::Table { high: "3:9:4,5".into(), seq: 7 };
         for at in [stream, table] {
             for parked in [vec![], vec![1], vec![1, 22]] {
-                let place = Place { at: at.clone(), parked };
+                let place = Place { timeline: "1".into(), at: at.clone(), parked };
                 assert_eq!(Place::read(&place.to_string()), Some(place));
             }
         }
-        for bad in ["", "1/2", "1/2+x", "table 3:3:", "1/2+3 parked x", "[0, 1] 3:3:..4:4: 0-9"] {
+        for bad in
+            ["", "t1 1/2", "1/2+3", "t1 1/2+x", "t1 table 3:3:", "t1 1/2+3 parked x", "[0, 1] 3:3:..4:4: 0-9"]
+        {
             assert_eq!(Place::read(bad), None, "{bad}");
         }
     }

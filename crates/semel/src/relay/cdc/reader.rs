@@ -37,6 +37,11 @@ impl Reader {
         Self { table, known: HashMap::new(), within: None, spot: Spot::default(), whole: from }
     }
 
+    /// Whether more of a transaction is to come.
+    pub(super) fn is_within(&self) -> bool {
+        self.within.is_some()
+    }
+
     pub(super) fn spot(&self) -> Spot {
         self.spot
     }

@@ -21,6 +21,9 @@ pub(super) struct Stream {
     wire: Wire,
     reader: Reader,
     told: Lsn,
+    /// Read, and not given yet.
+    rows: Vec<(Spot, Box<Row>)>,
+    bytes: usize,
 }
 
 /// Events that were read, and how far that brings us when they are done.
@@ -33,7 +36,7 @@ pub(super) struct Piece {
 
 impl Stream {
     pub(super) fn new(wire: Wire, table: Table, from: Lsn) -> Self {
-        Self { wire, reader: Reader::new(table, from), told: from }
+        Self { wire, reader: Reader::new(table, from), told: from, rows: Vec::new(), bytes: 0 }
     }
 
     /// Tells the server how far we are.
@@ -44,16 +47,16 @@ impl Stream {
     }
 
     /// Reads events that are wanted, as many as fit or are there. What does not fit stays in the socket, and the server
-    /// waits with what comes then: a transaction need not fit anywhere.
+    /// waits with what comes then: a transaction need not fit anywhere. `None`: it is not there yet.
     ///
-    /// Cancelled it loses what it has read: the stream has to begin again.
+    /// `until`: what was read up to there is given together. It was in one batch before.
     pub(super) async fn read(
         &mut self,
         bounds: Bounds,
+        until: Spot,
         wanted: impl Fn(Spot, &Row) -> bool,
-    ) -> Result<Piece, Broken> {
-        let until = tokio::time::Instant::now() + WAIT;
-        let (mut rows, mut bytes) = (Vec::new(), 0);
+    ) -> Result<Option<Piece>, Broken> {
+        let patience = tokio::time::Instant::now() + WAIT;
         loop {
             while let Some(Frame { tag, body }) = self.wire.frame()? {
                 if tag != b'd' {
@@ -61,37 +64,45 @@ impl Stream {
                 }
                 match self.reader.take(body)? {
                     Read::Event(spot, row) if wanted(spot, &row) => {
-                        bytes += row.event.payload().len();
-                        rows.push((spot, row));
-                        if rows.len() >= bounds.events_max || bytes >= bounds.bytes_max {
-                            return Ok(self.piece(rows));
-                        }
+                        self.bytes += row.event.payload().len();
+                        self.rows.push((spot, row));
                     }
                     Read::Answer => self.tell(self.told).await?,
                     Read::Event(..) | Read::Nothing => {}
                 }
-            }
-            if rows.is_empty() {
-                // Nothing but what is past, perhaps for long: others want to be looked after.
-                if tokio::time::Instant::now() >= until {
-                    return Ok(self.piece(rows));
+                let full = self.rows.len() >= bounds.events_max || self.bytes >= bounds.bytes_max;
+                if full && self.reader.spot() >= until {
+                    return Ok(Some(self.piece()));
                 }
-                match tokio::time::timeout_at(until, self.wire.fill()).await {
-                    Ok(filled) => filled?,
-                    Err(_) => return Ok(self.piece(rows)),
+            }
+            let whole = self.reader.spot() >= until;
+            if !self.rows.is_empty() && whole && !self.reader.is_within() {
+                // There is something to give: more is taken along only if it is there already. The rest of a
+                // transaction is on its way, and worth a moment.
+                tokio::task::yield_now().await;
+                match self.wire.fill().now_or_never() {
+                    Some(filled) => filled?,
+                    None => return Ok(Some(self.piece())),
                 }
                 continue;
             }
-            // There is something to give: more is taken along only if it is there already.
-            tokio::task::yield_now().await;
-            match self.wire.fill().now_or_never() {
+            // Nothing but what is past, perhaps for long: others want to be looked after.
+            let waited = if tokio::time::Instant::now() < patience {
+                tokio::time::timeout_at(patience, self.wire.fill()).await.ok()
+            } else {
+                None
+            };
+            match waited {
                 Some(filled) => filled?,
-                None => return Ok(self.piece(rows)),
+                None if self.rows.is_empty() || whole => return Ok(Some(self.piece())),
+                None => return Ok(None),
             }
         }
     }
 
-    fn piece(&self, rows: Vec<(Spot, Box<Row>)>) -> Piece {
+    fn piece(&mut self) -> Piece {
+        self.bytes = 0;
+        let rows = std::mem::take(&mut self.rows);
         Piece { rows, whole: self.reader.whole(), spot: self.reader.spot() }
     }
 

@@ -206,13 +206,28 @@ fn unhex(text: &[u8]) -> Result<Vec<u8>, String> {
     if !rest.is_empty() {
         return Err(wrong());
     }
-    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    pairs
-        .iter()
-        .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?))
-        .collect::<Option<_>>()
-        .ok_or_else(wrong)
+    let mut bytes = Vec::with_capacity(pairs.len());
+    for [high, low] in pairs {
+        let (high, low) = (DIGITS[usize::from(*high)], DIGITS[usize::from(*low)]);
+        if high | low > 0xf {
+            return Err(wrong());
+        }
+        bytes.push(high << 4 | low);
+    }
+    Ok(bytes)
 }
+
+/// What a character is worth as a digit; 0xff for one that is none.
+const DIGITS: [u8; 256] = {
+    let mut digits = [0xff; 256];
+    let mut n = 0;
+    while n < 16 {
+        digits[b"0123456789abcdef"[n as usize] as usize] = n;
+        digits[b"0123456789ABCDEF"[n as usize] as usize] = n;
+        n += 1;
+    }
+    digits
+};
 
 #[cfg(test)]
 mod tests {
