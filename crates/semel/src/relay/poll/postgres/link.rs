@@ -1,11 +1,13 @@
 //! A connection of a source: its lease, and the lanes that are its own.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 use uuid::Uuid;
 
+use super::ahead::Ahead;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
@@ -22,7 +24,7 @@ const QUICK: &str =
     "SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0";
 
 pub(super) struct Link {
-    pub(super) session: Session,
+    pub(super) session: Arc<Session>,
     pub(super) lineage: Lineage,
     pub(super) groups: Vec<Group>,
     /// Until then nobody else takes our lanes. Counted from before the server was asked.
@@ -31,6 +33,7 @@ pub(super) struct Link {
     pub(super) me: Uuid,
     /// Who else has a lease.
     others: Vec<String>,
+    pub(super) ahead: Option<Ahead>,
 }
 
 impl Link {
@@ -45,13 +48,14 @@ impl Link {
         let now = Instant::now();
         let lineage = lineage(&session).await?;
         Ok(Self {
-            session,
+            session: Arc::new(session),
             lineage,
             groups: Vec::new(),
             ours_until: now,
             beat_at: now,
             me,
             others: Vec::new(),
+            ahead: None,
         })
     }
 
@@ -203,8 +207,17 @@ impl Link {
             self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
         }
         self.unlist().await;
-        self.session.close().await;
+        self.close().await;
         Ok(())
+    }
+
+    /// Ends the connection in order.
+    pub(super) async fn close(self) {
+        // Whoever reads ahead on it is given up, and lets go of it by itself.
+        drop(self.ahead);
+        if let Some(session) = Arc::into_inner(self.session) {
+            session.close().await;
+        }
     }
 }
 
