@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Poison, RelayOptions, Source};
+use semel::relay::{Batch, Poison, RelayOptions, Settled, Source};
 
 use crate::sink::TestSink;
 use crate::world::{Postgres, Running, insert, quick};
@@ -192,4 +192,54 @@ async fn a_broker_that_is_down_loses_and_parks_nothing() {
     assert_eq!(relay.stop().await.confirmed, 40);
     assert_eq!(outbox.source().lag().await.unwrap().parked, 0);
     world.end().await;
+}
+
+/// The next batch is read while one is published. What was read before a key was parked, or before it was free again,
+/// does not know of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
+    let Some(world) = Postgres::new().await else { return };
+    let outbox = world.options().batch_max(1, 1 << 20).open().await.unwrap();
+    fill(&world, &[("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]).await;
+    let mut source = outbox.source();
+    let parked = Settled::Parked { error: REFUSED.into(), for_good: true, alone: false };
+    for (text, held, settled) in
+        [("a1", false, parked), ("a2", true, Settled::Held), ("b1", false, Settled::Confirmed)]
+    {
+        assert_eq!(told(&source.next().await.unwrap().unwrap()), (text.to_owned(), held));
+        read_ahead(&mut source).await;
+        source.done(&[settled]).await.unwrap();
+    }
+    // a3 was read while its key was parked. Now that is given back, as soon as it is looked for.
+    assert_eq!(outbox.retry(Some("a")).await.unwrap(), 1);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let again = source.next().await.unwrap().unwrap();
+    let texts: Vec<_> = again.events.iter().map(|one| one.event.payload().clone()).collect();
+    assert_eq!(texts, ["a1", "a2"]);
+    source.done(&[Settled::Confirmed, Settled::Confirmed]).await.unwrap();
+    loop {
+        let batch = source.next().await.unwrap();
+        // That nothing is left of the key is seen at the next look.
+        if let Some(batch) = batch {
+            assert_eq!(told(&batch), ("a3".to_owned(), false));
+            break;
+        }
+    }
+    source.done(&[Settled::Confirmed]).await.unwrap();
+    assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 0);
+    source.leave().await.unwrap();
+    world.end().await;
+}
+
+fn told(batch: &Batch) -> (String, bool) {
+    let one = &batch.events[0];
+    (String::from_utf8(one.event.payload().to_vec()).unwrap(), one.held)
+}
+
+/// Two trips on the connection on which it is read: it is, by then.
+async fn read_ahead(source: &mut impl Source) {
+    for _ in 0..2 {
+        tokio::task::yield_now().await;
+        source.keep().await.unwrap();
+    }
 }

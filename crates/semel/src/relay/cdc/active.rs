@@ -123,7 +123,7 @@ impl Active {
         let values: [&(dyn ToSql + Sync); 3] = [&me.to_string(), &lease_ms, &link.lineage.to_string()];
         let rows = link.query(&TAKE, &values).await?;
         if rows.is_empty() {
-            link.session.close().await;
+            link.close().await;
             return Ok(None);
         }
         link.ours_until = asked + outbox.options.lease * 7 / 8;

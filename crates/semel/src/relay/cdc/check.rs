@@ -72,7 +72,7 @@ impl CdcOutbox {
                         keep rows for a while to be able to look";
             findings.push(found(Gravity::Warning, "table", says));
         }
-        link.session.close().await;
+        link.close().await;
         Ok(findings)
     }
 }

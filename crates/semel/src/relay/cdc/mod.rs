@@ -36,6 +36,7 @@ use self::stream::Piece;
 use self::table::Row;
 use super::poll::DUE_EVERY;
 use super::poll::postgres::group::Walk;
+use super::poll::postgres::read::read;
 use super::poll::postgres::retry::Retry;
 use super::source::{Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
 
@@ -296,7 +297,7 @@ impl CdcSource {
         {
             window.noted = (*seq > window.after).then_some(*seq);
         }
-        let mut chunk = active.link.chunk(&cdc.outbox, active.group()?).await?;
+        let mut chunk = read(&active.link.session, &cdc.outbox, active.group()?).await?;
         let (Some(seq), Some(window)) = (chunk.seqs.last().copied(), active.group()?.window.as_ref()) else {
             active.arrive(&cdc).await?;
             return Ok(None);

@@ -177,7 +177,7 @@ impl CdcOutboxOptions {
     /// relay.
     pub async fn open(self) -> Result<CdcOutbox, SourceError> {
         let cdc = self.unchecked()?;
-        Link::open(&cdc.cdc.outbox, Uuid::nil()).await?.session.close().await;
+        Link::open(&cdc.cdc.outbox, Uuid::nil()).await?.close().await;
         Ok(cdc)
     }
 

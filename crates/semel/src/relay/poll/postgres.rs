@@ -33,6 +33,7 @@ use super::{DUE_EVERY, LANES};
 use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
+mod ahead;
 mod desk;
 pub(in crate::relay) mod group;
 pub(in crate::relay) mod link;
@@ -226,6 +227,7 @@ impl PostgresSource {
             return Ok(None);
         };
         if events.is_empty() {
+            link.ahead = None;
             link.retried(&outbox, &retry, &[]).await?;
             return Ok(None);
         }
@@ -253,8 +255,10 @@ impl PostgresSource {
                 }
                 Some(window) if window.walk == Walk::Unknown => link.find_walk(&outbox, at).await?,
                 Some(window) => {
-                    let chunk = link.chunk(&outbox, group).await?;
                     let (low, high, after) = (group.low.clone(), window.high.clone(), window.after);
+                    let chunk = link.chunk(&outbox, at).await?;
+                    let Some(group) = link.groups.get(at) else { return Ok(Found::Nothing) };
+                    let Some(window) = &group.window else { return Ok(Found::Nothing) };
                     let (Some(until), Some(lane)) =
                         (chunk.seqs.last().copied(), group.lanes.first().copied())
                     else {
@@ -283,6 +287,7 @@ impl PostgresSource {
                     if noted && self.whole {
                         link.settle_what_was_done(&outbox).await?;
                     }
+                    link.read_ahead(&outbox);
                     let origin = Origin::Window { lane, seqs: chunk.seqs, until };
                     return Ok(Found::Batch(self.give(place, chunk.events, origin)));
                 }
@@ -307,6 +312,7 @@ impl PostgresSource {
         };
         match origin {
             Origin::Parked(retry) => {
+                link.ahead = None;
                 link.retried(&outbox, retry, settled).await?;
                 self.due_at = Instant::now();
             }
@@ -318,6 +324,8 @@ impl PostgresSource {
                 let moved = if aside.seqs.is_empty() {
                     link.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
                 } else {
+                    // Whose key is parked now was not when the next chunk was read.
+                    link.ahead = None;
                     let retry_ms = outbox.options.retry_ms();
                     let Aside { seqs, errors, alone, for_good } = &aside;
                     let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, alone, for_good, &retry_ms];

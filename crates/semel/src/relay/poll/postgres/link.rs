@@ -1,11 +1,13 @@
 //! A connection of a source: its lease, and the lanes that are its own.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql};
 use uuid::Uuid;
 
+use super::ahead::Ahead;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
@@ -26,7 +28,7 @@ const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_so
                           SET LOCAL jit = off";
 
 pub(in crate::relay) struct Link {
-    pub(in crate::relay) session: Session,
+    pub(in crate::relay) session: Arc<Session>,
     pub(in crate::relay) lineage: Lineage,
     pub(in crate::relay) groups: Vec<Group>,
     /// Until then nobody else takes our lanes. Counted from before the server was asked.
@@ -35,6 +37,7 @@ pub(in crate::relay) struct Link {
     pub(in crate::relay) me: Uuid,
     /// Who else has a lease.
     others: Vec<String>,
+    pub(super) ahead: Option<Ahead>,
 }
 
 impl Link {
@@ -49,13 +52,14 @@ impl Link {
         let now = Instant::now();
         let lineage = lineage(&session).await?;
         Ok(Self {
-            session,
+            session: Arc::new(session),
             lineage,
             groups: Vec::new(),
             ours_until: now,
             beat_at: now,
             me,
             others: Vec::new(),
+            ahead: None,
         })
     }
 
@@ -73,13 +77,7 @@ impl Link {
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, StoreError> {
-        match self.session.path {
-            Path::Direct => self.query(sql, values).await,
-            Path::Pooled => {
-                let rows = self.session.query_under(QUICK_ONCE, sql, values).await;
-                rows.map_err(|trouble| trouble.not_applied())
-            }
-        }
+        look(&self.session, sql, values).await
     }
 
     /// Changes something under the epochs of these lanes, or nothing.
@@ -222,9 +220,31 @@ impl Link {
             self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
         }
         self.unlist().await;
-        self.session.close().await;
+        self.close().await;
         Ok(())
     }
+
+    /// Ends the connection in order.
+    pub(in crate::relay) async fn close(self) {
+        // Whoever reads ahead on it is given up, and lets go of it by itself.
+        drop(self.ahead);
+        if let Some(session) = Arc::into_inner(self.session) {
+            session.close().await;
+        }
+    }
+}
+
+/// Looks for events, by the indexes whatever the statistics say.
+pub(super) async fn look(
+    session: &Session,
+    sql: &Sql,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, StoreError> {
+    let rows = match session.path {
+        Path::Direct => session.query(sql, values).await,
+        Path::Pooled => session.query_under(QUICK_ONCE, sql, values).await,
+    };
+    rows.map_err(|trouble| trouble.not_applied())
 }
 
 /// Whose tables these are, and that the cursors are of the same.

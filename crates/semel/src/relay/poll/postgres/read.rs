@@ -7,13 +7,14 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::group::{self, Group, Walk, Window};
-use super::link::{Link, get};
+use super::link::{Link, get, look};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
 use crate::relay::poll::LANES;
 use crate::relay::poll::row::Columns;
 use crate::relay::source::{Pending, SourceError};
 use crate::store::StoreError;
+use crate::store::postgres::connect::Session;
 
 /// A window with so many events is walked through by seq. Less is sorted for each chunk, which is cheaper.
 const FEW_MAX: i64 = 10_000;
@@ -21,6 +22,7 @@ const FEW_MAX: i64 = 10_000;
 const PIECE: i64 = 200_000;
 
 /// Events of a chunk, and their seqs.
+#[derive(Default)]
 pub(in crate::relay) struct Chunk {
     pub(in crate::relay) events: Vec<Pending>,
     pub(in crate::relay) seqs: Vec<i64>,
@@ -101,40 +103,43 @@ impl Link {
         }
         Ok(Walk::Many { floor: floor.saturating_sub(1) })
     }
+}
 
-    /// The chunk that is written down, or else the next one of the group's window.
-    pub(in crate::relay) async fn chunk(&self, outbox: &Outbox, group: &Group) -> Result<Chunk, SourceError> {
-        let Some(window) = &group.window else { return Ok(Chunk { events: Vec::new(), seqs: Vec::new() }) };
-        let (sql, floor) = match window.walk {
-            Walk::Many { floor } => (&outbox.statements.many, floor),
-            Walk::Few | Walk::Unknown => (&outbox.statements.few, 0),
-        };
-        let bounds = outbox.options.bounds;
-        // What was written down was within the bounds then.
-        let (until, events_max, bytes_max) = match window.noted {
-            Some(until) => (until, i64::MAX, i64::MAX),
-            None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
-        };
-        let lanes = (group.lanes.len() < usize::from(LANES.unsigned_abs())).then_some(&group.lanes);
-        let values: [&(dyn ToSql + Sync); 8] = [
-            &group.low.text(),
-            &window.high.text(),
-            &window.after,
-            &until,
-            &events_max,
-            &bytes_max,
-            &lanes,
-            &floor,
-        ];
-        let rows = self.look(sql, &values).await?;
-        let mut chunk =
-            Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
-        for row in &rows {
-            chunk.seqs.push(get(row, 0)?);
-            chunk.events.push(Pending { event: Arc::new(columns(row)?.event()), held: get(row, 13)? });
-        }
-        Ok(chunk)
+/// The chunk that is written down, or else the next one of the group's window.
+pub(in crate::relay) async fn read(
+    session: &Session,
+    outbox: &Outbox,
+    group: &Group,
+) -> Result<Chunk, SourceError> {
+    let Some(window) = &group.window else { return Ok(Chunk::default()) };
+    let (sql, floor) = match window.walk {
+        Walk::Many { floor } => (&outbox.statements.many, floor),
+        Walk::Few | Walk::Unknown => (&outbox.statements.few, 0),
+    };
+    let bounds = outbox.options.bounds;
+    // What was written down was within the bounds then.
+    let (until, events_max, bytes_max) = match window.noted {
+        Some(until) => (until, i64::MAX, i64::MAX),
+        None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
+    };
+    let lanes = (group.lanes.len() < usize::from(LANES.unsigned_abs())).then_some(&group.lanes);
+    let values: [&(dyn ToSql + Sync); 8] = [
+        &group.low.text(),
+        &window.high.text(),
+        &window.after,
+        &until,
+        &events_max,
+        &bytes_max,
+        &lanes,
+        &floor,
+    ];
+    let rows = look(session, sql, &values).await?;
+    let mut chunk = Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
+    for row in &rows {
+        chunk.seqs.push(get(row, 0)?);
+        chunk.events.push(Pending { event: Arc::new(columns(row)?.event()), held: get(row, 13)? });
     }
+    Ok(chunk)
 }
 
 pub(in crate::relay) fn bound(bound: usize) -> i64 {
