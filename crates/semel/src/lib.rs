@@ -81,6 +81,8 @@ pub mod recover;
 pub mod relay;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod source;
 pub mod store;
 #[cfg(any(feature = "postgres-tls", feature = "webhook"))]
 mod trust;

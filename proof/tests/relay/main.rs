@@ -5,6 +5,7 @@
 
 mod chaos;
 mod cursor;
+mod exactly_once;
 mod mysql;
 mod ownership;
 mod parked;

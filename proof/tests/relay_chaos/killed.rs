@@ -6,29 +6,34 @@ use semel::crash::IN_RELAY;
 use testkit::services::{Service, require};
 
 use crate::SOON;
+use crate::judge::Verdict;
 use crate::rounds;
 use crate::scene::Scene;
 
 /// At each point, early and later on, one after the other under the same load.
 async fn at_every_point(scene: &mut Scene) {
-    let load = scene.load();
-    for point in IN_RELAY {
-        for nth in [1, 4] {
-            let mut relay = scene.relay_at(Some(&format!("{point}:{nth}")));
-            relay.wait_for_point(SOON).unwrap();
-            relay.kill().unwrap();
-        }
-    }
-    let relay = scene.relay();
-    let verdict = scene.end(load, vec![relay]).await;
+    let verdict = at_points(scene, &IN_RELAY, &[1, 4]).await;
     assert!(verdict.holds(), "{verdict}");
     assert!(verdict.events > 200, "{verdict}");
     // Killed between the broker's word and its own note: what it had sent is sent again.
     assert!(verdict.repeats > 0, "{verdict}");
 }
 
+pub async fn at_points(scene: &mut Scene, points: &[&str], times: &[u32]) -> Verdict {
+    let load = scene.load();
+    for point in points {
+        for nth in times {
+            let mut relay = scene.relay_at(Some(&format!("{point}:{nth}")));
+            relay.wait_for_point(SOON).unwrap();
+            relay.kill().unwrap();
+        }
+    }
+    let relay = scene.relay();
+    scene.end(load, vec![relay]).await
+}
+
 /// At any time.
-async fn at_random(scene: &mut Scene) {
+pub async fn at_random(scene: &mut Scene) -> Verdict {
     let load = scene.load();
     for _ in 0..rounds(4) {
         let mut relay = scene.relay();
@@ -40,6 +45,7 @@ async fn at_random(scene: &mut Scene) {
     let relay = scene.relay();
     let verdict = scene.end(load, vec![relay]).await;
     assert!(verdict.holds(), "{verdict}");
+    verdict
 }
 
 #[tokio::test(flavor = "multi_thread")]

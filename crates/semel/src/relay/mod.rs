@@ -14,8 +14,11 @@
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
+mod exactly_once;
 mod options;
+mod parts;
 pub mod poll;
+mod reached;
 mod run;
 mod source;
 mod wave;

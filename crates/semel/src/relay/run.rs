@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 use super::options::RelayOptions;
-use super::source::{Batch, Source, SourceError};
+use super::source::{Batch, Lineage, Source, SourceError};
 use super::wave::Waves;
 use crate::crash;
 use crate::outbox::Event;
@@ -34,11 +34,11 @@ use crate::sink::{Published, Sink, SinkError};
 /// # }
 /// ```
 pub struct Relay<S, K> {
-    source: S,
-    sink: K,
-    options: RelayOptions,
+    pub(super) source: S,
+    pub(super) sink: K,
+    pub(super) options: RelayOptions,
     wake: Wake,
-    stop: watch::Sender<bool>,
+    pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
 }
 
@@ -86,6 +86,21 @@ pub enum RelayError {
     /// Another relay has taken the sink over.
     #[error("another relay has taken the sink over: {0}")]
     Fenced(SinkError),
+    /// The position beside the events was written for another outbox.
+    #[error(
+        "the position in the sink is of the outbox {stored}, and this is {found}: two outboxes share a name in the \
+         sink, or the database was restored from a dump or upgraded; find out which, then give this relay a \
+         transactional id of its own: it goes on where the outbox's own cursor is"
+    )]
+    OtherOutbox {
+        /// What the sink has.
+        stored: Lineage,
+        /// What is there.
+        found: Lineage,
+    },
+    /// The position beside the events cannot be used.
+    #[error("the position in the sink cannot be used: {0}")]
+    Position(String),
 }
 
 /// How a batch ended.
@@ -158,7 +173,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     }
 
     /// Waits for the next look. A wake or a stop ends it.
-    async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
+    pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
             () = tokio::time::sleep(idle) => {}
             () = self.wake.0.notified() => {}
@@ -233,11 +248,14 @@ impl<S: Source, K: Sink> Relay<S, K> {
         answers
     }
 
-    async fn keeping<T>(&mut self, work: impl Future<Output = T>) -> Result<Option<T>, RelayError> {
+    pub(super) async fn keeping<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Option<T>, RelayError> {
         keeping(&mut self.source, work).await
     }
 
-    async fn prune_if_due(&mut self) {
+    pub(super) async fn prune_if_due(&mut self) {
         let Some(prune) = self.options.prune else { return };
         if self.pruned.elapsed() < prune.every {
             return;
@@ -255,7 +273,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
 }
 
 /// Does something that takes long while the source is kept. `None`: the source lost what this is about.
-async fn keeping<S: Source, T>(
+pub(super) async fn keeping<S: Source, T>(
     source: &mut S,
     work: impl Future<Output = T>,
 ) -> Result<Option<T>, RelayError> {
@@ -279,17 +297,17 @@ async fn keeping<S: Source, T>(
 }
 
 /// Ends with the time or with the work.
-async fn within(time: Duration, work: impl Future<Output = ()>) {
+pub(super) async fn within(time: Duration, work: impl Future<Output = ()>) {
     let _ = tokio::time::timeout(time, work).await;
 }
 
-async fn wait(stopped: &mut watch::Receiver<bool>) {
+pub(super) async fn wait(stopped: &mut watch::Receiver<bool>) {
     // The sender is ours: it outlives the wait.
     let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Twice as long, a little by chance so that many do not come at once.
-fn grown(pause: Duration, options: &RelayOptions) -> Duration {
+pub(super) fn grown(pause: Duration, options: &RelayOptions) -> Duration {
     let twice = (pause * 2).min(options.pause.1);
     twice.mul_f64(0.8 + 0.2 * fastrand::f64()).max(options.pause.0)
 }

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::poll::share;
+use crate::relay::poll::{LANES, share};
 use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -180,14 +180,52 @@ impl Link {
             self.beat_at = self.beat_at.min(Instant::now() + self.outbox.lease / 10);
         }
         for row in &taken {
-            self.places.push(Place {
-                part: get(row, 0)?,
-                epoch: get(row, 1)?,
-                after: get(row, 2)?,
-                noted: get(row, 3)?,
-            });
+            self.places.push(stored(row)?);
         }
         Ok(())
+    }
+
+    /// Takes all parts or none. Who stands by has no lease: it would be counted among those who share.
+    pub(super) async fn take_all(&mut self) -> Result<bool, SourceError> {
+        let (me, lineage) = (literal::text(&self.me), literal::text(&self.lineage));
+        let all = usize::from(LANES.unsigned_abs());
+        if self.places.len() == all {
+            return Ok(true);
+        }
+        for place in std::mem::take(&mut self.places) {
+            let free = format!(
+                "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
+                place.part, place.epoch
+            );
+            self.run(free).await?;
+        }
+        if Instant::now() < self.beat_at {
+            return Ok(false);
+        }
+        let free = format!(
+            "SELECT part FROM semel_outbox_cursor c WHERE owner IS NULL OR owner = {me} OR NOT EXISTS (
+                 SELECT 1 FROM semel_outbox_relay r WHERE r.id = c.owner AND r.lease_until > {NOW})"
+        );
+        if self.rows(&free).await?.len() == all {
+            self.beat().await?;
+            // Looked at once more, now that nobody else can take one.
+            let locked = format!("START TRANSACTION; {free} ORDER BY part FOR UPDATE");
+            if self.rows(&locked).await?.len() == all {
+                let take = format!(
+                    "UPDATE semel_outbox_cursor
+                     SET owner = {me}, epoch = epoch + 1, lineage = COALESCE(lineage, {lineage});
+                     SELECT part, epoch, after_n, until_n FROM semel_outbox_cursor ORDER BY part; COMMIT"
+                );
+                for row in &self.rows(&take).await? {
+                    self.places.push(stored(row)?);
+                }
+                return Ok(true);
+            }
+            self.session.roll_back().await;
+            self.run(format!("DELETE FROM semel_outbox_relay WHERE id = {me}")).await?;
+        }
+        self.beat_at = Instant::now() + self.outbox.lease / 10;
+        Ok(false)
     }
 
     /// Gives everything back.
@@ -251,6 +289,10 @@ impl Link {
         }
         Ok(lag)
     }
+}
+
+fn stored(row: &MySqlRow) -> Result<Place, StoreError> {
+    Ok(Place { part: get(row, 0)?, epoch: get(row, 1)?, after: get(row, 2)?, noted: get(row, 3)? })
 }
 
 impl MysqlOutbox {

@@ -50,6 +50,18 @@ pub(super) struct Lane {
     pub(super) window: Option<Window>,
 }
 
+impl Group {
+    /// Names what is written down, if anything is.
+    pub(super) fn place(&self) -> Option<String> {
+        let window = self.window.as_ref()?;
+        let until = window.noted?;
+        // In order: whose they were before, and in which order they were taken, is nobody's place.
+        let mut lanes = self.lanes.clone();
+        lanes.sort_unstable();
+        Some(format!("{lanes:?} {}..{} {}-{until}", self.low, window.high, window.after))
+    }
+}
+
 /// Puts lanes that are at one place together.
 pub(super) fn join(groups: &mut Vec<Group>, lane: Lane) {
     let same = |group: &&mut Group| {

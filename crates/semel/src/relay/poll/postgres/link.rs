@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::poll::share;
+use crate::relay::poll::{LANES, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::error::Trouble;
@@ -169,13 +169,59 @@ impl Link {
         Ok(())
     }
 
+    /// Takes all lanes or none. Who stands by has no lease: it would be counted among those who share.
+    pub(super) async fn take_all(&mut self, outbox: &Outbox) -> Result<bool, SourceError> {
+        let (my, all) = (self.me.to_string(), usize::from(LANES.unsigned_abs()));
+        match self.groups.iter().map(|group| group.lanes.len()).sum::<usize>() {
+            owned if owned == all => return Ok(true),
+            0 => {}
+            _ => {
+                for group in std::mem::take(&mut self.groups) {
+                    self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
+                }
+            }
+        }
+        if Instant::now() < self.beat_at {
+            return Ok(false);
+        }
+        let lanes: Vec<i16> = (0..LANES).collect();
+        let free = self.query(&outbox.statements.free, &[&my]).await?;
+        let free: i64 = free.first().map_or(Ok(0), |row| get(row, 0))?;
+        if usize::try_from(free) == Ok(all) {
+            self.beat(outbox).await?;
+            let values: [&(dyn ToSql + Sync); 3] = [&my, &lanes, &self.lineage.to_string()];
+            let rows = self.query(&outbox.statements.take_all, &values).await?;
+            for row in &rows {
+                group::join(&mut self.groups, lane(row)?);
+            }
+            if rows.len() == all {
+                tracing::info!("all lanes taken");
+                return Ok(true);
+            }
+            self.unlist().await;
+        }
+        self.beat_at = Instant::now() + outbox.options.lease / 10;
+        Ok(false)
+    }
+
+    /// What was done before need not be on disk yet. It has to be before the next is published: taken back by a crash of
+    /// the server, it would be published again. Any commit that waits for the disk puts it there.
+    pub(super) async fn settle_what_was_done(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        self.beat(outbox).await
+    }
+
+    /// Gives up the lease.
+    async fn unlist(&self) {
+        let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
+        let _ = self.session.client.batch_execute(&gone).await;
+    }
+
     /// Gives everything back.
     pub(super) async fn leave(self, outbox: &Outbox) -> Result<(), StoreError> {
         for group in &self.groups {
             self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
         }
-        let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
-        let _ = self.session.client.batch_execute(&gone).await;
+        self.unlist().await;
         self.session.close().await;
         Ok(())
     }

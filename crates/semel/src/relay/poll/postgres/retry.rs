@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::Outbox;
@@ -20,16 +21,34 @@ pub(super) struct Retry {
 }
 
 impl Link {
-    /// What is due of our lanes.
-    pub(super) async fn due(&self, outbox: &Outbox) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
-        let owned: Vec<(i16, i64)> = self
+    fn owned(&self) -> Vec<(i16, i64)> {
+        let lanes = self
             .groups
             .iter()
-            .flat_map(|group| group.lanes.iter().copied().zip(group.epochs.iter().copied()))
-            .collect();
-        let lanes: Vec<i16> = owned.iter().map(|(lane, _)| *lane).collect();
+            .flat_map(|group| group.lanes.iter().copied().zip(group.epochs.iter().copied()));
+        lanes.collect()
+    }
+
+    /// What is due of our lanes.
+    pub(super) async fn due(&self, outbox: &Outbox) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+        let lanes: Vec<i16> = self.owned().into_iter().map(|(lane, _)| lane).collect();
         let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
         let rows = self.query(&outbox.statements.due, &values).await?;
+        self.parked(&rows)
+    }
+
+    /// Those again, as far as they are still there.
+    pub(super) async fn again(
+        &self,
+        outbox: &Outbox,
+        ns: &[i64],
+    ) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+        let rows = self.query(&outbox.statements.again, &[&ns]).await?;
+        self.parked(&rows)
+    }
+
+    fn parked(&self, rows: &[Row]) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+        let owned = self.owned();
         let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
         let mut lanes = Group {
             lanes: Vec::new(),
@@ -39,7 +58,7 @@ impl Link {
             window: None,
         };
         let (mut tried, mut events) = (Tried::default(), Vec::new());
-        for row in &rows {
+        for row in rows {
             let lane: i16 = get(row, 14)?;
             if let Some((_, epoch)) = owned.iter().find(|(owned, _)| *owned == lane)
                 && !lanes.lanes.contains(&lane)

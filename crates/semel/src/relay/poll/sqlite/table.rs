@@ -226,6 +226,27 @@ impl Table {
         Ok((tried, events))
     }
 
+    /// Those again, as far as they are still there.
+    pub(super) fn again(&self, ns: &[i64]) -> Result<(Tried, Vec<Pending>), SourceError> {
+        let (mut tried, mut events) = (Tried::default(), Vec::new());
+        self.told((|| {
+            let query = format!(
+                "SELECT {EVENT}, o.parked_key FROM semel_outbox_parked o WHERE o.n = ?1 ORDER BY o.n"
+            );
+            let mut statement = self.connection.prepare_cached(&query)?;
+            for n in ns {
+                let mut rows = statement.query([n])?;
+                while let Some(row) = rows.next()? {
+                    events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+                    tried.ns.push(*n);
+                    tried.keys.push(row.get(12)?);
+                }
+            }
+            Ok(())
+        })())?;
+        Ok((tried, events))
+    }
+
     /// What became of them.
     pub(super) fn retried(
         &self,

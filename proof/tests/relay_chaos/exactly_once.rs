@@ -1,0 +1,96 @@
+//! The same with the position in Kafka's transactions: a reader of committed data sees each event once.
+
+use semel::crash::{BEFORE_SINK_COMMIT, IN_EXACTLY_ONCE};
+use testkit::services::{Service, alone, require};
+
+use crate::killed::{at_points, at_random};
+use crate::rounds;
+use crate::scene::Scene;
+use crate::servers::apart;
+use crate::{SOON, judge::Verdict};
+
+fn once(verdict: &Verdict) {
+    assert!(verdict.holds_exactly_once(), "{verdict}");
+    assert!(verdict.events > 100, "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_to_kafka_killed_at_every_point_and_at_any_time() {
+    let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
+    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+    let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
+    once(&at_random(&mut scene).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_to_kafka_killed_at_every_point() {
+    let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::mariadb(database.url(), broker.url()).await.exactly_once();
+    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_to_kafka_killed_at_every_point() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.db");
+    let mut scene = Scene::sqlite(path, broker.url()).await.exactly_once();
+    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+}
+
+/// Stopped with its transaction open, and continued after another has sent the batch: the broker knows it no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_wakes_up_with_its_transaction_open() {
+    let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
+    let load = scene.load();
+    let mut asleep = scene.relay_at(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
+    asleep.wait_for_point(SOON).unwrap();
+    let awake = scene.relay();
+    scene.follower.more(200);
+    asleep.go().unwrap();
+    let ended = asleep.wait(SOON).unwrap();
+    assert_eq!(ended.stdout.last().map(String::as_str), Some("fenced"), "{ended:?}");
+    scene.follower.more(100);
+    once(&scene.end(load, vec![awake]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_broker_is_killed_and_comes_back() {
+    let (Some(database), Some(mut broker)) = (require(Service::Postgres), alone(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
+    let load = scene.load();
+    let relay = scene.relay();
+    for _ in 0..rounds(1) {
+        scene.follower.more(100);
+        broker.kill().unwrap();
+        load.more(100).await;
+        broker.start().unwrap();
+    }
+    scene.follower.more(200);
+    once(&scene.end(load, vec![relay]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_is_killed_and_comes_back() {
+    let Some((scene, mut cluster, _proxy, _broker)) = apart().await else { return };
+    let mut scene = scene.exactly_once();
+    let load = scene.load();
+    let relay = scene.relay();
+    for _ in 0..rounds(2) {
+        scene.follower.more(100);
+        cluster.kill().unwrap();
+        cluster.start().unwrap();
+    }
+    scene.follower.more(100);
+    once(&scene.end(load, vec![relay]).await);
+}
