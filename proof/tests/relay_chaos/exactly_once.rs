@@ -53,8 +53,11 @@ async fn one_wakes_up_with_its_transaction_open() {
     let load = scene.load();
     let mut asleep = scene.relay_at(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
     asleep.wait_for_point(SOON).unwrap();
+    // All of it: while only its commit takes long, it keeps its lease.
+    asleep.pause().unwrap();
     let awake = scene.relay();
-    scene.follower.more(200);
+    scene.follower.more(100);
+    asleep.resume().unwrap();
     asleep.go().unwrap();
     let ended = asleep.wait(SOON).unwrap();
     assert_eq!(ended.stdout.last().map(String::as_str), Some("fenced"), "{ended:?}");
