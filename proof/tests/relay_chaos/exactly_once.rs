@@ -4,6 +4,7 @@ use semel::crash::{BEFORE_SINK_COMMIT, IN_EXACTLY_ONCE};
 use testkit::services::{Service, alone, require};
 
 use crate::killed::{at_points, at_random};
+use crate::load::connect;
 use crate::rounds;
 use crate::scene::Scene;
 use crate::servers::apart;
@@ -96,4 +97,66 @@ async fn the_database_is_killed_and_comes_back() {
     }
     scene.follower.more(100);
     once(&scene.end(load, vec![relay]).await);
+}
+
+/// The position in Kafka is from after the backup. New events get the numbers of those that are gone, and would be taken
+/// for published.
+#[tokio::test(flavor = "multi_thread")]
+async fn from_an_older_copy_of_the_file_it_stops_instead_of_skipping() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let (path, copy) = (directory.path().join("app.db"), directory.path().join("copy.db"));
+    let mut scene = Scene::sqlite(path.clone(), broker.url()).await.exactly_once();
+    let append = |texts: std::ops::Range<u32>| {
+        let mut connection = connect(&path).unwrap();
+        let tx = connection.transaction().unwrap();
+        for n in texts {
+            let insert =
+                "INSERT INTO semel_outbox (topic, type, key, payload) VALUES (?1, 'counted', 'a', ?2)";
+            tx.execute(insert, (&scene.topic, n.to_string().into_bytes())).unwrap();
+        }
+        tx.commit().unwrap();
+    };
+    append(0..5);
+    let mut relay = scene.relay();
+    scene.follower.more(5);
+    relay.terminate().unwrap();
+    assert!(relay.wait(SOON).unwrap().status.success());
+    // By a reader of the database, not of its file: that is how a backup is made.
+    connect(&path).unwrap().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    append(5..10);
+    let mut relay = scene.relay();
+    scene.follower.more(5);
+    relay.terminate().unwrap();
+    assert!(relay.wait(SOON).unwrap().status.success());
+    for end in ["", "-wal", "-shm"] {
+        let _ = std::fs::remove_file(format!("{}{end}", path.display()));
+    }
+    std::fs::copy(&copy, &path).unwrap();
+    append(10..15);
+    let ended = scene.relay().wait(SOON).unwrap();
+    let told = ended.stdout.last().unwrap();
+    assert!(told.starts_with("stopped: ") && told.contains("older backup"), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_an_older_backup_of_the_database_it_stops_instead_of_skipping() {
+    let Some((scene, mut cluster, proxy, _broker)) = apart().await else { return };
+    let mut scene = scene.exactly_once();
+    let load = scene.load();
+    let mut relay = scene.relay();
+    scene.follower.more(100);
+    let mut backup = cluster.backup().unwrap();
+    scene.follower.more(100);
+    load.stop().await;
+    cluster.kill().unwrap();
+    proxy.point_at(backup.addr()).unwrap();
+    proxy.cut();
+    backup.start().unwrap();
+    // The one that runs, and one that comes later.
+    for relay in [&mut relay, &mut scene.relay()] {
+        let ended = relay.wait(SOON).unwrap();
+        let told = ended.stdout.last().unwrap();
+        assert!(told.starts_with("stopped: ") && told.contains("older backup"), "{ended:?}");
+    }
 }
