@@ -3,7 +3,7 @@
 use semel::crash::{BEFORE_SINK_COMMIT, IN_EXACTLY_ONCE};
 use testkit::services::{Service, alone, require};
 
-use crate::killed::{at_points, at_random};
+use crate::killed::killed;
 use crate::load::connect;
 use crate::rounds;
 use crate::scene::Scene;
@@ -21,27 +21,25 @@ async fn postgres_to_kafka_killed_at_every_point_and_at_any_time() {
         return;
     };
     let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
-    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
-    let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
-    once(&at_random(&mut scene).await);
+    once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mariadb_to_kafka_killed_at_every_point() {
+async fn mariadb_to_kafka_killed_at_every_point_and_at_any_time() {
     let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
         return;
     };
     let mut scene = Scene::mariadb(database.url(), broker.url()).await.exactly_once();
-    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+    once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sqlite_to_kafka_killed_at_every_point() {
+async fn sqlite_to_kafka_killed_at_every_point_and_at_any_time() {
     let Some(broker) = require(Service::Kafka) else { return };
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.db");
     let mut scene = Scene::sqlite(path, broker.url()).await.exactly_once();
-    once(&at_points(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+    once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
 }
 
 /// Stopped with its transaction open, and continued after another has sent the batch: the broker knows it no more.
