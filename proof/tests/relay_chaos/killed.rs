@@ -6,31 +6,21 @@ use semel::crash::IN_RELAY;
 use testkit::services::{Service, require};
 
 use crate::SOON;
+use crate::judge::Verdict;
 use crate::rounds;
 use crate::scene::Scene;
 
-/// At each point, early and later on, one after the other under the same load.
-async fn at_every_point(scene: &mut Scene) {
+/// At each of these points, early and perhaps later on, and then at any time, all under one load.
+pub async fn killed(scene: &mut Scene, points: &[&str], times: &[u32]) -> Verdict {
     let load = scene.load();
-    for point in IN_RELAY {
-        for nth in [1, 4] {
+    for point in points {
+        for nth in times {
             let mut relay = scene.relay_at(Some(&format!("{point}:{nth}")));
             relay.wait_for_point(SOON).unwrap();
             relay.kill().unwrap();
         }
     }
-    let relay = scene.relay();
-    let verdict = scene.end(load, vec![relay]).await;
-    assert!(verdict.holds(), "{verdict}");
-    assert!(verdict.events > 200, "{verdict}");
-    // Killed between the broker's word and its own note: what it had sent is sent again.
-    assert!(verdict.repeats > 0, "{verdict}");
-}
-
-/// At any time.
-async fn at_random(scene: &mut Scene) {
-    let load = scene.load();
-    for _ in 0..rounds(4) {
+    for _ in 0..rounds(2) {
         let mut relay = scene.relay();
         // It is in the middle of things; how far it then gets is chance.
         scene.follower.more(fastrand::usize(1..100));
@@ -39,23 +29,23 @@ async fn at_random(scene: &mut Scene) {
     }
     let relay = scene.relay();
     let verdict = scene.end(load, vec![relay]).await;
+    assert!(verdict.events > 200, "{verdict}");
+    verdict
+}
+
+fn at_least_once(verdict: &Verdict) {
     assert!(verdict.holds(), "{verdict}");
+    // Killed between the broker's word and its own note: what it had sent is sent again.
+    assert!(verdict.repeats > 0, "{verdict}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_to_kafka_killed_at_every_point() {
+async fn postgres_to_kafka_killed_at_every_point_and_at_any_time() {
     let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {
         return;
     };
-    at_every_point(&mut Scene::postgres(database.url(), broker.url()).await).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn postgres_to_kafka_killed_at_any_time() {
-    let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {
-        return;
-    };
-    at_random(&mut Scene::postgres(database.url(), broker.url()).await).await;
+    let mut scene = Scene::postgres(database.url(), broker.url()).await;
+    at_least_once(&killed(&mut scene, &IN_RELAY, &[1, 4]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,14 +53,14 @@ async fn mariadb_to_kafka_killed_at_every_point_and_at_any_time() {
     let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
         return;
     };
-    at_every_point(&mut Scene::mariadb(database.url(), broker.url()).await).await;
-    at_random(&mut Scene::mariadb(database.url(), broker.url()).await).await;
+    let mut scene = Scene::mariadb(database.url(), broker.url()).await;
+    at_least_once(&killed(&mut scene, &IN_RELAY, &[2]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_to_kafka_killed_at_every_point_and_at_any_time() {
     let Some(broker) = require(Service::Kafka) else { return };
     let directory = tempfile::tempdir().unwrap();
-    at_every_point(&mut Scene::sqlite(directory.path().join("one.db"), broker.url()).await).await;
-    at_random(&mut Scene::sqlite(directory.path().join("other.db"), broker.url()).await).await;
+    let mut scene = Scene::sqlite(directory.path().join("app.db"), broker.url()).await;
+    at_least_once(&killed(&mut scene, &IN_RELAY, &[2]).await);
 }

@@ -5,6 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod broker;
+mod exactly_once;
 mod judge;
 mod killed;
 mod load;

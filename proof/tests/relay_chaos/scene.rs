@@ -105,9 +105,9 @@ impl Scene {
 
     /// A relay that stops where it is told to.
     pub fn relay_at(&self, point: Option<&str>) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay_worker"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_chaos_relay"));
         let lease = LEASE.as_millis().to_string();
-        command.args([&self.source, &self.bootstrap, self.mode, "50", &lease]);
+        command.args([&self.source, &self.bootstrap, self.mode, &self.topic, "50", &lease]);
         Child::spawn(command, point).unwrap()
     }
 
@@ -140,6 +140,12 @@ impl Scene {
                 rows.unwrap().map(Result::unwrap).collect()
             }
         }
+    }
+
+    /// The same events, exactly once.
+    pub fn exactly_once(mut self) -> Self {
+        self.mode = "exactly-once";
+        self
     }
 
     /// Stops the writers, lets these relays finish, stops them in order, and has a stranger read what there is.

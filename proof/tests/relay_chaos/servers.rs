@@ -11,7 +11,7 @@ use crate::rounds;
 use crate::scene::Scene;
 
 /// A server of the test's own, and a scene in which everybody reaches it through a proxy.
-async fn apart() -> Option<(Scene, Cluster, Proxy, testkit::services::Lease)> {
+pub async fn apart() -> Option<(Scene, Cluster, Proxy, testkit::services::Lease)> {
     // Only to go without where the run does.
     drop(require(Service::Postgres)?);
     let broker = require(Service::Kafka)?;

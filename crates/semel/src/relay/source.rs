@@ -40,7 +40,8 @@ pub trait Source: Send + 'static {
     ///
     /// A source that writes its batches down gives that batch before any other, as long as it is not done, under the
     /// same position, and it is seen what of it was published. One that forms its batches anew gives nothing up to that
-    /// position but what was left out. A position of another lineage is [`SourceError::Lineage`].
+    /// position but what was left out. A position of another lineage is [`SourceError::Lineage`], and one that was
+    /// never given here, because the database has gone back, is [`SourceError::Behind`].
     fn resume(&mut self, _: Option<&Reached>) -> impl Future<Output = Result<(), SourceError>> + Send {
         std::future::ready(Ok(()))
     }
@@ -280,6 +281,17 @@ pub enum SourceError {
         "this source is shared by several relays, and exactly once needs it whole: use a source that can be taken by one"
     )]
     Shared,
+    /// The sink has more than this database has ever given it.
+    #[error(
+        "the sink has had {reached}, and the outbox does not know that it was given: the database was restored from an \
+         older backup, a standby without the last commits was promoted, or the outbox was rebased; find out what \
+         consumers have seen, then give this relay a transactional id of its own: it goes on where the outbox's own \
+         cursor is"
+    )]
+    Behind {
+        /// The batch that the sink has had last.
+        reached: String,
+    },
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -290,7 +302,7 @@ impl SourceError {
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Fenced => true,
-            Self::Lineage { .. } | Self::Shared => false,
+            Self::Lineage { .. } | Self::Shared | Self::Behind { .. } => false,
             Self::Store(error) => error.may_retry(),
         }
     }

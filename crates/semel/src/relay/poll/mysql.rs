@@ -252,6 +252,11 @@ impl Source for MysqlSource {
         {
             return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
         }
+        if let (Some(reached), Some(link)) = (reached, &self.link)
+            && is_behind(&reached.position.place, &link.places)
+        {
+            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+        }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
             self.outstanding = None;
@@ -313,6 +318,17 @@ impl Source for MysqlSource {
     }
 }
 
+/// Whether a batch of that name ends, in any part, beyond all that was ever written down here.
+fn is_behind(name: &str, places: &[Place]) -> bool {
+    let beyond = |one: &str| {
+        let (part, range) = one.split_once(':')?;
+        let (part, until): (i16, i64) = (part.parse().ok()?, range.split_once('-')?.1.parse().ok()?);
+        let place = places.iter().find(|place| place.part == part)?;
+        Some(until > place.noted.unwrap_or(place.after))
+    };
+    name.split(' ').any(|one| beyond(one) == Some(true))
+}
+
 /// Names what is written down. In order: in which order the parts were looked at is nobody's place.
 fn name(places: &[Place]) -> String {
     let mut places = places.to_vec();
@@ -320,4 +336,18 @@ fn name(places: &[Place]) -> String {
     let name =
         |place: &Place| format!("{}:{}-{}", place.part, place.after, place.noted.unwrap_or(place.after));
     places.iter().map(name).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_from_beyond_what_was_written_down_is_noticed() {
+        let place = |part, after, noted| Place { part, epoch: 1, after, noted };
+        let places = [place(0, 5, None), place(1, 5, Some(9))];
+        assert!(!is_behind(&name(&places), &places));
+        assert!(!is_behind("0:1-5 1:5-9", &places) && !is_behind("parked [7, 9]", &places));
+        assert!(is_behind("0:5-6", &places) && is_behind("0:1-5 1:9-10", &places));
+    }
 }

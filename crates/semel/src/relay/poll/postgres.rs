@@ -369,6 +369,11 @@ impl Source for PostgresSource {
             let (stored, found) = (reached.position.lineage.clone(), link.lineage.clone());
             return Err(SourceError::Lineage { stored, found });
         }
+        if let (Some(reached), Some(link)) = (reached, &self.link)
+            && group::is_behind(&link.groups, &reached.position.place)
+        {
+            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+        }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
             self.outstanding = None;

@@ -268,6 +268,11 @@ impl Source for SqliteSource {
         {
             return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
         }
+        if let (Some(reached), Some(turn)) = (reached, &self.turn)
+            && is_behind(&reached.position.place, turn.noted.unwrap_or(turn.after))
+        {
+            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+        }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
             self.outstanding = None;
@@ -335,6 +340,12 @@ impl Source for SqliteSource {
 /// Names a chunk.
 fn place(after: i64, until: i64) -> String {
     format!("{after}-{until}")
+}
+
+/// Whether a chunk ends beyond all that was ever written down here.
+fn is_behind(place: &str, written: i64) -> bool {
+    let until = place.split_once('-').and_then(|(_, until)| until.parse::<i64>().ok());
+    until.is_some_and(|until| until > written)
 }
 
 /// Runs what blocks on a thread that may.

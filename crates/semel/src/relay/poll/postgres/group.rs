@@ -120,6 +120,24 @@ pub(in crate::relay) fn is_awaited(groups: &[Group], at: usize) -> bool {
     groups.iter().any(arrives)
 }
 
+/// Whether a place is beyond all that was ever written down here. Whoever wrote it down did so before it was sent, so the
+/// rows of the cursor have gone back since.
+pub(super) fn is_behind(groups: &[Group], place: &str) -> bool {
+    let read = || {
+        let mut parts = place.strip_prefix('[')?.split_once("] ")?.1.split(' ');
+        let (_, high) = parts.next()?.split_once("..")?;
+        let (_, until) = parts.next()?.split_once('-')?;
+        Some((Snapshot::read(high)?, until.parse::<i64>().ok()?))
+    };
+    let Some((high, until)) = read() else { return false };
+    // One that is of some lanes only was written by a relay that shared; those that were not in it may be behind it.
+    let newest = |group: &Group| match &group.window {
+        None => group.low.age(&high),
+        Some(window) => window.high.age(&high).then_with(|| window.noted.unwrap_or(window.after).cmp(&until)),
+    };
+    groups.iter().map(newest).max().is_some_and(std::cmp::Ordering::is_lt)
+}
+
 /// Takes lanes out.
 pub(in crate::relay) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
     for group in groups.iter_mut() {
@@ -173,5 +191,23 @@ mod tests {
         assert_eq!((groups.len(), groups[0].lanes.clone()), (2, vec![0, 2, 1]));
         without(&mut groups, &[2, 3]);
         assert_eq!((groups.len(), groups[0].epochs.clone()), (1, vec![0, 10]));
+    }
+
+    #[test]
+    fn a_place_from_beyond_what_was_written_down_is_noticed() {
+        let mut groups = Vec::new();
+        join(&mut groups, lane(0, "5:5:", None));
+        let behind = |groups: &[Group], place| is_behind(groups, place);
+        assert!(!behind(&groups, "[0] 3:3:..5:5: 0-7") && !behind(&groups, "[0] 3:3:..4:4: 0-7"));
+        assert!(behind(&groups, "[0] 5:5:..6:6: 0-7"));
+        assert!(!behind(&groups, "parked [8, 9]") && !behind(&groups, "nonsense"));
+        let mut open = window("9:9:", Walk::Few);
+        (open.after, open.noted) = (7, None);
+        groups[0].window = Some(open);
+        assert!(!behind(&groups, "[0] 5:5:..9:9: 0-7"));
+        assert!(behind(&groups, "[0] 5:5:..9:9: 7-8"));
+        groups[0].window.as_mut().unwrap().noted = Some(8);
+        assert!(!behind(&groups, "[0] 5:5:..9:9: 7-8"));
+        assert!(behind(&groups, "[0] 9:9:..10:10: 0-1"));
     }
 }

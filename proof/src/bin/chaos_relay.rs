@@ -1,8 +1,9 @@
-//! A relay as a process, for killing: `relay_worker SOURCE BOOTSTRAP MODE BATCH LEASE_MS`.
+//! A relay as a process, for killing: `chaos_relay SOURCE BOOTSTRAP MODE NAME BATCH LEASE_MS`.
 //!
 //! SOURCE is the URL of a PostgreSQL or MySQL database, or the path of an SQLite file. It says `up` when it has begun, runs
 //! until it is asked to end (SIGTERM) and says what it did, or `stopped: …` with status 1 when a person is needed. It
-//! stops at the points of [`semel::crash`] if it is told to.
+//! stops at the points of [`semel::crash`] if it is told to. NAME is what a relay that publishes exactly once is called by
+//! the broker.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use proof::planted::{By, ConfirmedEarly, DoneEarly, Naive};
 use semel::relay::poll::mysql::MysqlOutbox;
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Relay, RelayOptions, Source};
+use semel::relay::{Ended, Relay, RelayError, RelayOptions, Source};
 use semel::sink::Sink;
-use semel::sink::kafka::KafkaSink;
+use semel::sink::kafka::{KafkaSink, KafkaTransactions};
 use tokio::signal::unix::{SignalKind, signal};
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -23,6 +24,8 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 enum Mode {
     /// By polling, at least once.
     Poll,
+    /// By polling, exactly once.
+    ExactlyOnce,
     /// A planted bug: confirmed before the broker has it.
     ConfirmedEarly,
     /// A planted bug: marked before it is sent.
@@ -37,6 +40,7 @@ impl Mode {
     fn read(text: &str) -> Result<Self, Failed> {
         Ok(match text {
             "poll" => Self::Poll,
+            "exactly-once" => Self::ExactlyOnce,
             "confirmed-early" => Self::ConfirmedEarly,
             "done-early" => Self::DoneEarly,
             "by-seq" => Self::BySeq,
@@ -63,26 +67,62 @@ async fn main() -> ExitCode {
 }
 
 async fn relay(args: &[String]) -> Result<String, Failed> {
-    let [source, bootstrap, mode, batch, lease_ms] = args else {
-        return Err("usage: relay_worker SOURCE BOOTSTRAP MODE BATCH LEASE_MS".into());
+    let [source, bootstrap, mode, name, batch, lease_ms] = args else {
+        return Err("usage: chaos_relay SOURCE BOOTSTRAP MODE NAME BATCH LEASE_MS".into());
     };
     let (batch, lease) = (batch.parse()?, Duration::from_millis(lease_ms.parse()?));
-    let sink = KafkaSink::options(bootstrap).timeout(Duration::from_secs(5)).open()?;
-    let mode = Mode::read(mode)?;
+    let (mode, kafka) = (Mode::read(mode)?, Kafka { bootstrap, name });
     if source.starts_with("mysql:") {
         let outbox = MysqlOutbox::new(source)?.batch_max(batch, 1 << 20).lease(lease);
-        return run(outbox.source(), sink).await;
+        return as_it_is(mode, outbox.source(), kafka).await;
     }
     if !source.starts_with("postgres:") {
         let outbox = SqliteOutbox::new(source).batch_max(batch, 1 << 20).lease(lease);
-        return run(outbox.source(), sink).await;
+        return as_it_is(mode, outbox.source(), kafka).await;
     }
+    let sink = kafka.sink()?;
     match mode {
+        Mode::ExactlyOnce => as_it_is(mode, postgres(source, batch, lease).await?, kafka).await,
         Mode::Poll => run(postgres(source, batch, lease).await?, sink).await,
         Mode::ConfirmedEarly => run(postgres(source, batch, lease).await?, ConfirmedEarly::new(sink)).await,
         Mode::DoneEarly => run(DoneEarly(postgres(source, batch, lease).await?), sink).await,
         Mode::BySeq => run(naive(source, By::Seq).await?, sink).await,
         Mode::ByXid => run(naive(source, By::Xid).await?, sink).await,
+    }
+}
+
+/// Where it publishes to.
+#[derive(Clone, Copy)]
+struct Kafka<'a> {
+    bootstrap: &'a str,
+    name: &'a str,
+}
+
+impl Kafka<'_> {
+    fn sink(self) -> Result<KafkaSink, Failed> {
+        Ok(KafkaSink::options(self.bootstrap).timeout(Duration::from_secs(5)).open()?)
+    }
+
+    fn transactions(self) -> Result<KafkaTransactions, Failed> {
+        let options = KafkaSink::options(self.bootstrap).timeout(Duration::from_secs(5));
+        Ok(options.position_topic(&format!("{}-positions", self.name)).exactly_once(self.name)?)
+    }
+}
+
+/// Without a mistake.
+async fn as_it_is(mode: Mode, source: impl Source, kafka: Kafka<'_>) -> Result<String, Failed> {
+    match mode {
+        Mode::Poll => run(source, kafka.sink()?).await,
+        Mode::ExactlyOnce => {
+            let relay = relay_of(source, kafka.transactions()?)?;
+            println!("up");
+            match relay.run_exactly_once().await {
+                Ok(ended) => Ok(told(ended)),
+                Err(RelayError::Fenced(_)) => Ok("fenced".to_owned()),
+                Err(error) => Err(error.into()),
+            }
+        }
+        _ => Err("mistakes are made in PostgreSQL only".into()),
     }
 }
 
@@ -99,6 +139,17 @@ async fn naive(url: &str, by: By) -> Result<Naive, Failed> {
 }
 
 async fn run(source: impl Source, sink: impl Sink) -> Result<String, Failed> {
+    let relay = relay_of(source, sink)?;
+    println!("up");
+    Ok(told(relay.run().await?))
+}
+
+fn told(ended: Ended) -> String {
+    format!("confirmed {} parked {} batches {}", ended.confirmed, ended.parked, ended.batches)
+}
+
+/// A relay that ends when it is asked to.
+fn relay_of<S: Source, K: Sink>(source: S, sink: K) -> Result<Relay<S, K>, Failed> {
     let options = RelayOptions::default().pause(Duration::from_millis(10), Duration::from_millis(200));
     let relay = Relay::new(source, sink, options.keep_all());
     let stop = relay.stop_handle();
@@ -107,7 +158,5 @@ async fn run(source: impl Source, sink: impl Sink) -> Result<String, Failed> {
         asked.recv().await;
         stop.stop();
     });
-    println!("up");
-    let ended = relay.run().await?;
-    Ok(format!("confirmed {} parked {} batches {}", ended.confirmed, ended.parked, ended.batches))
+    Ok(relay)
 }
