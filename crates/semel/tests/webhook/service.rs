@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -242,7 +242,7 @@ async fn only_so_many_are_under_way_at_once() {
         let (receiver, post) = (receiver.clone(), post.clone());
         async move { answer(&receiver, request(post)).await }
     });
-    began.notified().await;
+    tokio::time::timeout(Duration::from_secs(20), began.notified()).await.unwrap();
     assert_eq!(answer(&receiver, request(post.clone())).await, told(503, "WEBHOOK_NOT_HANDLED"));
     go.notify_one();
     assert_eq!(first.await.unwrap(), told(200, ""));

@@ -92,6 +92,28 @@ where
     /// The same for several tenants, each with secrets of its own: `find` says whose a request is by its head, such as its
     /// path. A request of nobody's is refused like one that is signed wrongly. The tenant is part of what names an event.
     ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use semel::inbox::webhook::{Done, Received, Stripe, Tenant, WebhookReceiver};
+    ///
+    /// // Made once: asked for with every request.
+    /// let tenants = HashMap::from([
+    ///     ("acme".to_owned(), Tenant::new("acme", Stripe::new(["whsec_of_acme"])?)?),
+    ///     ("globex".to_owned(), Tenant::new("globex", Stripe::new(["whsec_of_globex"])?)?),
+    /// ]);
+    /// let receiver = WebhookReceiver::with_tenants(
+    ///     "stripe",
+    ///     move |parts| tenants.get(parts.uri.path().strip_prefix("/hooks/stripe/")?).cloned(),
+    ///     |event: Received| async move {
+    ///         // … in a transaction, as in the example of the module …
+    ///         Ok::<_, std::convert::Infallible>(Done::Ignored)
+    ///     },
+    /// )?;
+    /// let app: axum::Router = axum::Router::new().route_service("/hooks/stripe/{tenant}", receiver);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// When the provider's name is empty, too long, or has a slash or control characters.
     pub fn with_tenants(
