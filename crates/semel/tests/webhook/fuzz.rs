@@ -63,7 +63,7 @@ fn what_chance_makes_is_never_believed_and_breaks_nothing() {
         for _ in 0..rng.usize(1..4) {
             let header = signed[rng.usize(..signed.len())];
             let old = post.headers.get(header).map_or(Vec::new(), |value| value.as_bytes().to_vec());
-            match rng.u8(0..5) {
+            match rng.u8(0..6) {
                 0 => post.body = text(&mut rng, &good.body),
                 1 if !post.body.is_empty() => {
                     let at = rng.usize(..post.body.len());
@@ -71,6 +71,11 @@ fn what_chance_makes_is_never_believed_and_breaks_nothing() {
                 }
                 2 => {
                     post.headers.remove(header);
+                }
+                3 if !old.is_empty() => {
+                    let (mut text, at) = (old.clone(), rng.usize(..old.len()));
+                    text[at] = rng.u8(33..127);
+                    post.headers.insert(header, HeaderValue::from_bytes(&text).unwrap());
                 }
                 _ => {
                     let text: Vec<u8> =
@@ -92,11 +97,15 @@ fn what_chance_makes_is_never_believed_and_breaks_nothing() {
             whole += 1;
             continue;
         }
-        // A Stripe header may also hold the true signature beside noise.
-        let true_signature =
-            believed.is_ok() && post.body == good.body && good.to(&*verifier, NOW) == believed;
-        assert!(believed.is_err() || true_signature, "{name}: {post:?}");
-        assert!(!(post.body != good.body && believed.is_ok()), "{name}: {post:?}");
+        // A list of signatures may also hold the true one, whole, beside noise. Nothing else is an excuse.
+        let header = signed.iter().find(|header| header.contains("signature")).unwrap();
+        let text =
+            |post: &Post| post.headers.get(*header).map_or(String::new(), |value| format!("{value:?}"));
+        let (true_one, now) = (text(&good), text(&post));
+        let beside =
+            true_one.len() > 44 && now.contains(true_one[true_one.len() - 44..].trim_end_matches('"'));
+        let excused = beside && post.body == good.body && good.to(&*verifier, NOW) == believed;
+        assert!(believed.is_err() || excused, "{name}: {post:?}");
     }
     assert!(whole < rounds() / 4, "{whole} of them were not changed at all");
 }
