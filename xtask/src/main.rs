@@ -1,5 +1,6 @@
 //! The project's own commands, run as `cargo xtask …`.
 
+mod demo_stack;
 mod phase;
 mod prove;
 mod selection;
@@ -32,6 +33,7 @@ enum Command {
     /// Start, stop and show the private servers of this checkout.
     #[command(subcommand)]
     Services(services::Command),
+    DemoStack(demo_stack::Arguments),
     #[command(subcommand)]
     Bench(prove::Bench),
     Chaos(prove::Chaos),
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Services(command) => services::run(command),
+        Command::DemoStack(arguments) => demo_stack::run(&arguments),
         Command::Bench(command) => prove::bench(&command),
         Command::Chaos(command) => prove::chaos(&command),
     };

@@ -11,6 +11,9 @@ pub(crate) enum Bench {
     Stores(StoresArguments),
     /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
     Layer(BenchArguments),
+    /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
+    /// (`cargo xtask services up --only postgres,kafka`).
+    Relay(RelayArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
 }
@@ -23,6 +26,21 @@ pub(crate) struct StoresArguments {
     /// Also the tail with this many records in a table, such as 10_000_000.
     #[arg(long, value_name = "N")]
     records: Option<String>,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RelayArguments {
+    /// Only these parts, separated by commas: drain, latency, append, memory, debezium.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many events the backlog has: 1_000_000 unless told otherwise, or 100_000 with --quick.
+    #[arg(long, value_name = "N")]
+    events: Option<String>,
+    /// Also Debezium's engine on the same table. Fetches its jars; needs a JDK.
+    #[arg(long)]
+    debezium: bool,
     #[command(flatten)]
     run: BenchArguments,
 }
@@ -54,6 +72,7 @@ pub(crate) struct Chaos {
 pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
     let arguments = match bench {
         Bench::Stores(arguments) => &arguments.run,
+        Bench::Relay(arguments) => &arguments.run,
         Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
     };
     let mut args = Vec::new();
@@ -71,6 +90,13 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
         Bench::Layer(_) => {
             args.insert(0, "layer".to_owned());
             run(&program("bench", "bench"), &args)
+        }
+        Bench::Relay(arguments) => {
+            args.insert(0, "relay".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.events.iter().flat_map(|n| ["--events".to_owned(), n.clone()]));
+            args.extend(arguments.debezium.then(|| "--debezium".to_owned()));
+            run(&program("bench", "bench,relay"), &args)
         }
         Bench::Edge(_) => {
             cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;
@@ -96,6 +122,11 @@ fn run(program: &[&str], args: &[String]) -> Result<(), String> {
     line.extend(program);
     line.push("--");
     cargo(&line, args)
+}
+
+/// Runs cargo, which says itself what fails.
+pub(crate) fn cargo_plain(line: &[&str]) -> Result<(), String> {
+    cargo(line, &[])
 }
 
 fn cargo(line: &[&str], args: &[String]) -> Result<(), String> {

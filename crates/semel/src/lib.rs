@@ -87,6 +87,8 @@ pub mod relay;
 mod signature;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod source;
 pub mod store;
 #[cfg(any(feature = "postgres-tls", feature = "webhook"))]
 mod trust;

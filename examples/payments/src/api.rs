@@ -4,6 +4,7 @@ use axum::Json;
 use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
+use semel::outbox::{AppendError, EventError};
 use semel::tx::ledger::{Account, LedgerError, Posting, Receipt};
 use semel::tx::reference::ReferenceError;
 use semel::{Intent, Key};
@@ -188,6 +189,18 @@ impl From<sqlx::Error> for Refused {
 
 impl From<ReferenceError> for Refused {
     fn from(error: ReferenceError) -> Self {
+        Self::Database(error.to_string())
+    }
+}
+
+impl From<EventError> for Refused {
+    fn from(error: EventError) -> Self {
+        Self::Database(error.to_string())
+    }
+}
+
+impl From<AppendError> for Refused {
+    fn from(error: AppendError) -> Self {
         Self::Database(error.to_string())
     }
 }

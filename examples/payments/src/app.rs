@@ -18,6 +18,7 @@ use semel::{Effect, Guard, InFlight, Preset, Scope};
 use crate::Failed;
 use crate::api::{Balance, CURRENCY, Method, Order, Payment, RefundOrder, Refused};
 use crate::books::{Booked, Books};
+use crate::events::Trace;
 use crate::provider::Provider;
 
 /// Whose request it is. Checked by whatever authenticates in front of this; keys and payments of two merchants
@@ -69,11 +70,12 @@ struct Desk<B> {
 async fn pay<B: Books>(
     State(desk): State<Desk<B>>,
     claim: ClaimHandle,
+    trace: Trace,
     Json(order): Json<Order>,
 ) -> Response {
     let booked = match (order.method, &desk.provider) {
-        (Method::Account, _) => desk.books.pay(&claim, order).await,
-        (Method::Card, Some(provider)) => desk.books.pay_by_card(&claim, order, provider).await,
+        (Method::Account, _) => desk.books.pay(&claim, trace, order).await,
+        (Method::Card, Some(provider)) => desk.books.pay_by_card(&claim, trace, order, provider).await,
         (Method::Card, None) => Err(TxError::Work(Refused::Invalid("no cards are taken here"))),
     };
     answer(&claim, booked)
@@ -83,9 +85,10 @@ async fn refund<B: Books>(
     State(desk): State<Desk<B>>,
     Path(payment): Path<String>,
     claim: ClaimHandle,
+    trace: Trace,
     Json(order): Json<RefundOrder>,
 ) -> Response {
-    answer(&claim, desk.books.refund(&claim, &payment, order).await)
+    answer(&claim, desk.books.refund(&claim, trace, &payment, order).await)
 }
 
 /// What was booked now or before; or why not, in the words of the HTTP contract where it is about the key.

@@ -18,6 +18,8 @@ pub struct Audit {
     pub revenue: i64,
     /// What the payments come to, less what was given back.
     pub paid: i64,
+    /// Events that tell others of payments.
+    pub events: i64,
     /// Answers kept for retries.
     pub answers: i64,
     /// Intents that are neither answered nor gone.
@@ -29,6 +31,7 @@ const NUMBERS: &str = "
            (SELECT coalesce(sum(amount), 0)::bigint FROM semel_entry),
            (SELECT coalesce(sum(amount), 0)::bigint FROM semel_entry WHERE account LIKE '%/revenue'),
            (SELECT coalesce(sum(amount - refunded), 0)::bigint FROM payment),
+           (SELECT count(*) FROM semel_outbox),
            (SELECT count(*) FROM semel_intent WHERE state = 2),
            (SELECT count(*) FROM semel_intent WHERE state <> 2)";
 
@@ -47,8 +50,9 @@ impl Audit {
             entries_sum: row.try_get(1)?,
             revenue: row.try_get(2)?,
             paid: row.try_get(3)?,
-            answers: row.try_get(4)?,
-            open: row.try_get(5)?,
+            events: row.try_get(4)?,
+            answers: row.try_get(5)?,
+            open: row.try_get(6)?,
         })
     }
 
@@ -57,6 +61,7 @@ impl Audit {
         let payments = self.payments.len() as i64;
         [
             ("postings of the ledger", self.postings, payments),
+            ("events in the outbox", self.events, 2 * payments),
             ("answers kept", self.answers, payments),
             ("intents left open", self.open, 0),
             ("cents that all entries sum up to", self.entries_sum, 0),

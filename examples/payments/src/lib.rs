@@ -4,11 +4,11 @@
 //!  POST /api/v1/payments ──▶ layer: answered before? ──yes──▶ the same answer
 //!                              │ no
 //!                              ▼
-//!                           handler: begin ─▶ once_tx { payment, ledger postings, answer } ─▶ commit
+//!                           handler: begin ─▶ once_tx { payment, ledger postings, events, answer } ─▶ commit
 //! ```
 //!
-//! One commit decides about the payment, its postings and the answer that every retry gets. A crash before it
-//! leaves nothing, a crash after it is replayed; there is no moment in between. A payment by card has such a moment,
+//! One commit decides about the payment, its postings, the events that tell others of it and the answer that every
+//! retry gets. A crash before it leaves nothing, a crash after it is replayed; there is no moment in between. A payment by card has such a moment,
 //! because the provider is elsewhere: it runs in phases around the call ([`card`]).
 //!
 //! | module | what |
@@ -16,6 +16,7 @@
 //! | [`api`] | what goes over the wire, and what is refused |
 //! | [`app`](mod@app) | the routes, and the layer in front of them |
 //! | [`card`], [`provider`] | payments by card: phases around the call of a provider that honours keys |
+//! | [`events`] | what others are told, and the trace it belongs to |
 //! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
 //! | [`place`] | opens books and store by their URLs |
 //! | [`check`](mod@check) | what `cargo run -p payments` shows |
@@ -27,6 +28,7 @@ pub mod audit;
 pub mod books;
 pub mod card;
 pub mod check;
+pub mod events;
 pub mod place;
 pub mod provider;
 pub mod schema;

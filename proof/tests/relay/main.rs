@@ -5,10 +5,11 @@
 
 mod chaos;
 mod cursor;
+mod exactly_once;
 mod mysql;
-mod naive;
 mod ownership;
 mod parked;
+mod plans;
 mod planted;
 mod prune;
 mod sink;

@@ -17,16 +17,16 @@ use crate::world::{Running, corner, drained, event, quick};
 
 const LEASE: Duration = Duration::from_millis(400);
 
-struct Maria {
+pub struct Maria {
     pool: MySqlPool,
-    outbox: MysqlOutbox,
+    pub outbox: MysqlOutbox,
     database: String,
     _lease: Lease,
 }
 
 impl Maria {
     /// `None` when the run goes without MariaDB.
-    async fn new() -> Option<Self> {
+    pub async fn new() -> Option<Self> {
         let lease = require(Service::Mariadb)?;
         let database = corner();
         let server = MySqlPool::connect(lease.url()).await.unwrap();
@@ -39,7 +39,7 @@ impl Maria {
         Some(Self { pool, outbox, database, _lease: lease })
     }
 
-    async fn append(&self, events: &[(&str, &str)]) {
+    pub async fn append(&self, events: &[(&str, &str)]) {
         for (key, text) in events {
             let mut tx = self.pool.begin().await.unwrap();
             append_tx(&mut tx, &event(key, text)).await.unwrap();
@@ -47,7 +47,7 @@ impl Maria {
         }
     }
 
-    async fn end(self) {
+    pub async fn end(self) {
         self.pool.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.database))).await.unwrap();
         self.pool.close().await;
     }

@@ -17,7 +17,7 @@ use crate::world::{Running, drained, event, quick};
 
 const LEASE: Duration = Duration::from_millis(300);
 
-fn file() -> (TempDir, PathBuf, SqliteOutbox) {
+pub fn file() -> (TempDir, PathBuf, SqliteOutbox) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.db");
     let connection = connect(&path);
@@ -26,14 +26,14 @@ fn file() -> (TempDir, PathBuf, SqliteOutbox) {
     (directory, path, outbox)
 }
 
-fn connect(path: &PathBuf) -> Connection {
+pub fn connect(path: &PathBuf) -> Connection {
     let connection = Connection::open(path).unwrap();
     connection.busy_timeout(Duration::from_secs(20)).unwrap();
     connection.pragma_update(None, "journal_mode", "wal").unwrap();
     connection
 }
 
-fn append(path: &PathBuf, events: &[(&str, &str)]) {
+pub fn append(path: &PathBuf, events: &[(&str, &str)]) {
     let mut connection = connect(path);
     for (key, text) in events {
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();

@@ -35,10 +35,16 @@ pub const BEFORE_SINK_COMMIT: &str = "before_sink_commit";
 /// A broker has committed events and position; the relay has not noted it.
 pub const AFTER_SINK_COMMIT: &str = "after_sink_commit";
 
+/// A relay owns its source and is about to take the sink over.
+pub const BEFORE_BEGIN: &str = "before_begin";
+/// A relay has taken the sink over and knows its position.
+pub const AFTER_BEGIN: &str = "after_begin";
 /// A relay has a batch, written down; nothing of it is sent.
 pub const BEFORE_PUBLISH: &str = "before_publish";
 /// The sink has answered for a wave of a batch; the source knows nothing of it.
 pub const AFTER_PUBLISH: &str = "after_publish";
+/// Everything of a batch is settled; the source is about to hear of it.
+pub const BEFORE_DONE: &str = "before_done";
 /// The source knows that a batch is done.
 pub const AFTER_DONE: &str = "after_done";
 
@@ -49,11 +55,28 @@ pub const AFTER_MARK: &str = "after_mark";
 /// The effect is done, in the transaction of the mark.
 pub const AFTER_HANDLED: &str = "after_handled";
 
+/// A consumer's batch is handled; the broker has not been told.
+pub const BEFORE_ACK: &str = "before_ack";
+/// The broker has been told.
+pub const AFTER_ACK: &str = "after_ack";
+
 /// All points of a message that is handled in a transaction, in the order of the flow.
 pub const IN_INBOX: [&str; 5] = [BEFORE_MARK, AFTER_MARK, AFTER_HANDLED, BEFORE_COMMIT, AFTER_COMMIT];
 
 /// All points of a relay, in the order of the flow.
 pub const IN_RELAY: [&str; 3] = [BEFORE_PUBLISH, AFTER_PUBLISH, AFTER_DONE];
+
+/// All points of a relay whose sink keeps the position, in the order of the flow.
+pub const IN_EXACTLY_ONCE: [&str; 8] = [
+    BEFORE_BEGIN,
+    AFTER_BEGIN,
+    BEFORE_PUBLISH,
+    BEFORE_SINK_COMMIT,
+    AFTER_SINK_COMMIT,
+    AFTER_PUBLISH,
+    BEFORE_DONE,
+    AFTER_DONE,
+];
 
 /// All points of the guard, in the order of the flow.
 pub const ALL: [&str; 7] =

@@ -13,6 +13,7 @@
 
 use std::time::Duration;
 
+pub mod consumer;
 mod handle;
 mod identity;
 mod mark;

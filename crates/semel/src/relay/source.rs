@@ -25,12 +25,22 @@ pub trait Source: Send + 'static {
     /// The next batch, written down. `None`: there is nothing now.
     fn next(&mut self) -> impl Future<Output = Result<Option<Batch>, SourceError>> + Send;
 
+    /// Asks for all of it, for a relay whose sink keeps one position: such a relay cannot share. `true`: whatever there
+    /// is comes from here until the lease is lost. `false`: another has some of it, and nothing was taken.
+    ///
+    /// Once asked, [`next`](Source::next) takes nothing by itself any more: when all is lost it says
+    /// [`SourceError::Fenced`] until this is asked again, because whoever takes has to ask the sink first. A source
+    /// that cannot be had whole says [`SourceError::Shared`].
+    fn take_all(&mut self) -> impl Future<Output = Result<bool, SourceError>> + Send {
+        std::future::ready(Err(SourceError::Shared))
+    }
+
     /// Told by a sink that keeps the position beside the events, when nobody else can change it any more: before the
     /// first batch, and again whenever it was in doubt what the sink has. `None`: it has none of ours.
     ///
-    /// A source that writes its batches down need not do anything: it gives the batch again under the same position,
-    /// and it is seen what of it was published. One that forms its batches anew gives nothing up to that position but
-    /// what was left out.
+    /// A source that writes its batches down gives that batch before any other, as long as it is not done, under the
+    /// same position, and it is seen what of it was published. One that forms its batches anew gives nothing up to that
+    /// position but what was left out. A position of another lineage is [`SourceError::Lineage`].
     fn resume(&mut self, _: Option<&Reached>) -> impl Future<Output = Result<(), SourceError>> + Send {
         std::future::ready(Ok(()))
     }
@@ -126,6 +136,12 @@ impl Lineage {
         Self { store, system }
     }
 
+    /// The tables' own part.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
     pub fn read(text: &str) -> Self {
         match text.split_once('/') {
@@ -194,6 +210,10 @@ pub struct Lag {
     pub parked: u64,
     /// Lanes that are ours.
     pub lanes: u32,
+    /// The highest epoch under which one of them is.
+    pub epoch: Option<u64>,
+    /// What the server keeps for us that was not confirmed yet, where it says so.
+    pub bytes: Option<u64>,
 }
 
 /// What was forgotten.
@@ -255,6 +275,11 @@ pub enum SourceError {
         /// What is there.
         found: Lineage,
     },
+    /// It cannot be had whole, which a relay that publishes exactly once needs.
+    #[error(
+        "this source is shared by several relays, and exactly once needs it whole: use a source that can be taken by one"
+    )]
+    Shared,
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -265,7 +290,7 @@ impl SourceError {
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Fenced => true,
-            Self::Lineage { .. } => false,
+            Self::Lineage { .. } | Self::Shared => false,
             Self::Store(error) => error.may_retry(),
         }
     }

@@ -77,6 +77,16 @@ impl Waves {
         ready
     }
 
+    /// The places of all that is not settled, in order.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let open = self.events.iter().enumerate().filter(|(_, going)| going.settled.is_none());
+        open.map(|(at, _)| at).collect()
+    }
+
+    pub(super) fn is_confirmed(&self, at: usize) -> bool {
+        self.events.get(at).is_some_and(|going| going.settled == Some(Settled::Confirmed))
+    }
+
     /// Takes the sink's answers for the events at these places. An answer that is missing is a failure.
     pub(super) fn fold(&mut self, sent: &[usize], answers: Vec<Published>) -> Folded {
         let mut folded = Folded::default();
@@ -139,13 +149,13 @@ impl Waves {
         self.events.into_iter().map(|going| going.settled.unwrap_or(Settled::Held)).collect()
     }
 
-    fn settle(&mut self, at: usize, settled: Settled) {
+    pub(super) fn settle(&mut self, at: usize, settled: Settled) {
         if let Some(going) = self.events.get_mut(at) {
             going.settled = Some(settled);
         }
     }
 
-    fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
+    pub(super) fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
         let Some(key) = self.events.get(at).map(|going| going.key) else { return };
         let alone = self.poison == Poison::ParksItself || key.is_none();
         self.settle(at, Settled::Parked { error: error.to_string(), for_good, alone });

@@ -4,6 +4,8 @@
 mod conformance_memory;
 #[cfg(feature = "sqlite")]
 mod conformance_sqlite;
+#[cfg(feature = "sqlite")]
+mod consumer;
 mod guard_doubt;
 mod guard_faults;
 mod guard_minimal;

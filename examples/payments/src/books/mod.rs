@@ -1,4 +1,4 @@
-//! The books: payments, refunds and the ledger, in the same database as the answers.
+//! The books: payments, refunds, the ledger and what is told of them, in the same database as the answers.
 
 use axum::http::Response;
 use bytes::Bytes;
@@ -6,6 +6,7 @@ use semel::http::ClaimHandle;
 use semel::tx::TxError;
 
 use crate::api::{Order, Payment, RefundOrder, Refused};
+use crate::events::Trace;
 use crate::provider::Provider;
 
 mod postgres;
@@ -23,12 +24,13 @@ pub type Booked = Result<Response<Bytes>, TxError<Refused>>;
 /// return an answer, it is committed.
 pub trait Books: Clone + Send + Sync + 'static {
     /// Books a payment.
-    fn pay(&self, claim: &ClaimHandle, order: Order) -> impl Future<Output = Booked> + Send;
+    fn pay(&self, claim: &ClaimHandle, trace: Trace, order: Order) -> impl Future<Output = Booked> + Send;
 
     /// Charges a card and books the payment.
     fn pay_by_card(
         &self,
         claim: &ClaimHandle,
+        trace: Trace,
         order: Order,
         provider: &Provider,
     ) -> impl Future<Output = Booked> + Send;
@@ -37,6 +39,7 @@ pub trait Books: Clone + Send + Sync + 'static {
     fn refund(
         &self,
         claim: &ClaimHandle,
+        trace: Trace,
         payment: &str,
         order: RefundOrder,
     ) -> impl Future<Output = Booked> + Send;

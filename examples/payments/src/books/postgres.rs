@@ -2,6 +2,7 @@
 
 use semel::Intent;
 use semel::http::ClaimHandle;
+use semel::outbox::{self, Duplicates};
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
 use semel::tx::{Started, TxError, reference};
@@ -12,9 +13,11 @@ use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
 use crate::card;
+use crate::events::{self, Trace};
 use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("postgres.sql");
+const NO_OUTBOX: &str = "SELECT to_regclass('semel_outbox') IS NULL";
 const BY_ID: &str = "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND id = $2";
 const BY_KEY: &str =
     "SELECT id, key, customer, amount, refunded FROM payment WHERE merchant = $1 AND key = $2";
@@ -32,6 +35,9 @@ impl PostgresBooks {
         sqlx::raw_sql(ledger::schema(Dialect::Postgres)).execute(&mut *tx).await?;
         sqlx::raw_sql(reference::schema(Dialect::Postgres)).execute(&mut *tx).await?;
         sqlx::raw_sql(TABLES).execute(&mut *tx).await?;
+        if sqlx::query_scalar::<_, bool>(NO_OUTBOX).fetch_one(&mut *tx).await? {
+            sqlx::raw_sql(outbox::schema(Dialect::Postgres)).execute(&mut *tx).await?;
+        }
         tx.commit().await?;
         Ok(Self(pool))
     }
@@ -42,13 +48,13 @@ impl PostgresBooks {
 }
 
 impl Books for PostgresBooks {
-    async fn pay(&self, claim: &ClaimHandle, order: Order) -> Booked {
+    async fn pay(&self, claim: &ClaimHandle, trace: Trace, order: Order) -> Booked {
         let intent = claim.intent();
         let mut tx = self.begin().await?;
         let answer = claim
             .once_tx(&mut tx, async |tx| {
                 let payment = order.payment(intent)?;
-                book(tx, intent, &payment).await?;
+                book(tx, intent, &trace, &payment).await?;
                 api::created(&payment)
             })
             .await?;
@@ -56,7 +62,13 @@ impl Books for PostgresBooks {
         Ok(answer)
     }
 
-    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+    async fn pay_by_card(
+        &self,
+        claim: &ClaimHandle,
+        trace: Trace,
+        order: Order,
+        provider: &Provider,
+    ) -> Booked {
         let intent = claim.intent();
         let mut tx = self.begin().await?;
         let mut run = match card::phases(claim)?.start_tx(&mut tx).await.map_err(TxError::or_work)? {
@@ -82,7 +94,7 @@ impl Books for PostgresBooks {
                 .await?;
             if let Charged::Paid(charge) = &charged {
                 reference::record(tx, intent, card::PROVIDER, charge).await?;
-                book(tx, intent, &payment).await?;
+                book(tx, intent, &trace, &payment).await?;
             }
             Ok(claim.remembered(card::answer(&charged, &payment)?))
         });
@@ -91,7 +103,7 @@ impl Books for PostgresBooks {
         Ok(claim.response(booked.value))
     }
 
-    async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
+    async fn refund(&self, claim: &ClaimHandle, trace: Trace, payment: &str, order: RefundOrder) -> Booked {
         let intent = claim.intent();
         let merchant = intent.scope().as_str();
         let mut tx = self.begin().await?;
@@ -114,6 +126,8 @@ impl Books for PostgresBooks {
                     .bind(refund.amount)
                     .execute(&mut *tx)
                     .await?;
+                let told = events::refunded(intent, &trace, &refund)?;
+                outbox::append_all_tx(tx, &told, Duplicates::Refuse).await?;
                 api::created(&refund)
             })
             .await?;
@@ -140,8 +154,13 @@ impl Books for PostgresBooks {
     }
 }
 
-/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
-async fn book(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+/// The payment, its posting and what is told of it. The ledger judges first: there is no payment without money that moves.
+async fn book(
+    tx: &mut PgConnection,
+    intent: &Intent,
+    trace: &Trace,
+    payment: &Payment,
+) -> Result<(), Refused> {
     let merchant = intent.scope().as_str();
     for account in api::accounts(merchant, &payment.customer)? {
         ledger::open(&mut *tx, &account).await?;
@@ -155,8 +174,9 @@ async fn book(tx: &mut PgConnection, intent: &Intent, payment: &Payment) -> Resu
         .bind(&payment.key)
         .bind(&payment.customer)
         .bind(payment.amount)
-        .execute(tx)
+        .execute(&mut *tx)
         .await?;
+    outbox::append_all_tx(tx, &events::paid(intent, trace, payment)?, Duplicates::Refuse).await?;
     Ok(())
 }
 

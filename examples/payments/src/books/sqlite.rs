@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Row, TransactionBehavior};
 use semel::Intent;
 use semel::http::ClaimHandle;
+use semel::outbox::{self, Duplicates};
 use semel::tx::driver::Dialect;
 use semel::tx::ledger::{self, AccountId, LedgerError};
 use semel::tx::{self, Started, TxError, reference};
@@ -15,9 +16,12 @@ use super::{Booked, Books};
 use crate::Failed;
 use crate::api::{self, CURRENCY, Order, Payment, RefundOrder, Refused};
 use crate::card;
+use crate::events::{self, Trace};
 use crate::provider::{Charged, Provider};
 
 const TABLES: &str = include_str!("sqlite.sql");
+const NO_OUTBOX: &str =
+    "SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'semel_outbox')";
 /// Another process may be writing.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -28,7 +32,7 @@ pub struct SqliteBooks(Arc<Mutex<Connection>>);
 impl SqliteBooks {
     /// The books in this file; it and its tables, and those of semel, are made if they are not there.
     pub fn open(path: &Path) -> Result<Self, Failed> {
-        let connection = Connection::open(path)?;
+        let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         // In WAL mode anything less may lose a payment that was answered.
@@ -38,6 +42,12 @@ impl SqliteBooks {
         connection.execute_batch(ledger::schema(Dialect::Sqlite))?;
         connection.execute_batch(reference::schema(Dialect::Sqlite))?;
         connection.execute_batch(TABLES)?;
+        // Two services that start at once would both make it.
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        if tx.query_row(NO_OUTBOX, [], |row| row.get(0))? {
+            tx.execute_batch(outbox::schema(Dialect::Sqlite))?;
+        }
+        tx.commit()?;
         Ok(Self(Arc::new(Mutex::new(connection))))
     }
 
@@ -59,14 +69,14 @@ impl SqliteBooks {
 }
 
 impl Books for SqliteBooks {
-    async fn pay(&self, claim: &ClaimHandle, order: Order) -> Booked {
+    async fn pay(&self, claim: &ClaimHandle, trace: Trace, order: Order) -> Booked {
         let claim = claim.clone();
         let paid = self.on_thread(move |books| {
             let intent = claim.intent();
             let tx = begin(books)?;
             let answer = claim.once_now(&tx, |tx| {
                 let payment = order.payment(intent)?;
-                book(tx, intent, &payment)?;
+                book(tx, intent, &trace, &payment)?;
                 api::created(&payment)
             });
             let answer = answer.map_err(Stopped)?;
@@ -76,7 +86,13 @@ impl Books for SqliteBooks {
         paid.await.map_err(|Stopped(error)| error)
     }
 
-    async fn pay_by_card(&self, claim: &ClaimHandle, order: Order, provider: &Provider) -> Booked {
+    async fn pay_by_card(
+        &self,
+        claim: &ClaimHandle,
+        trace: Trace,
+        order: Order,
+        provider: &Provider,
+    ) -> Booked {
         let (phases, ours) = (card::phases(claim)?, claim.clone());
         let reserved = self.on_thread(move |books| {
             let tx = begin(books)?;
@@ -108,7 +124,7 @@ impl Books for SqliteBooks {
                 tx.execute("DELETE FROM reserved WHERE payment = ?1", [&payment.id])?;
                 if let Charged::Paid(charge) = &charged {
                     reference::record_now(tx, claim.intent(), card::PROVIDER, charge)?;
-                    book(tx, claim.intent(), &payment)?;
+                    book(tx, claim.intent(), &trace, &payment)?;
                 }
                 Ok(claim.remembered(card::answer(&charged, &payment)?))
             });
@@ -119,7 +135,7 @@ impl Books for SqliteBooks {
         booked.await.map_err(|Stopped(error)| error)
     }
 
-    async fn refund(&self, claim: &ClaimHandle, payment: &str, order: RefundOrder) -> Booked {
+    async fn refund(&self, claim: &ClaimHandle, trace: Trace, payment: &str, order: RefundOrder) -> Booked {
         let (claim, payment) = (claim.clone(), payment.to_owned());
         let refunded = self.on_thread(move |books| {
             let intent = claim.intent();
@@ -139,6 +155,8 @@ impl Books for SqliteBooks {
                     "INSERT INTO refund (id, payment, amount) VALUES (?1, ?2, ?3)",
                     (&refund.id, &payment, refund.amount),
                 )?;
+                let told = events::refunded(intent, &trace, &refund)?;
+                outbox::append_all_now(tx, &told, Duplicates::Refuse)?;
                 api::created(&refund)
             });
             let answer = answer.map_err(Stopped)?;
@@ -181,8 +199,8 @@ impl From<Refused> for Stopped {
     }
 }
 
-/// The payment and its posting. The ledger judges first: there is no payment without money that moves.
-fn book(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refused> {
+/// The payment, its posting and what is told of it. The ledger judges first: there is no payment without money that moves.
+fn book(tx: &Connection, intent: &Intent, trace: &Trace, payment: &Payment) -> Result<(), Refused> {
     let merchant = intent.scope().as_str();
     for account in api::accounts(merchant, &payment.customer)? {
         ledger::open_now(tx, &account)?;
@@ -193,6 +211,7 @@ fn book(tx: &Connection, intent: &Intent, payment: &Payment) -> Result<(), Refus
         "INSERT INTO payment (id, merchant, key, customer, amount) VALUES (?1, ?2, ?3, ?4, ?5)",
         (&payment.id, merchant, &payment.key, &payment.customer, payment.amount),
     )?;
+    outbox::append_all_now(tx, &events::paid(intent, trace, payment)?, Duplicates::Refuse)?;
     Ok(())
 }
 

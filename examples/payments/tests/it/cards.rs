@@ -107,6 +107,7 @@ fn killed_between_the_charge_and_the_booking_it_resumes_and_charges_once() {
                     (charged, booked),
                     "{when}"
                 );
+                database.judge_events();
                 first.child.kill().unwrap();
                 assert!(asked.join().unwrap().is_err(), "nobody was answered");
             });

@@ -23,12 +23,23 @@ impl Answer {
 
 /// A request of the merchant `acme`; the key is empty for none.
 pub(crate) fn send(to: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> io::Result<Answer> {
+    let key = if key.is_empty() { String::new() } else { format!("idempotency-key: {key}\r\n") };
+    send_with(to, method, path, &key, body)
+}
+
+/// With these header lines.
+pub(crate) fn send_with(
+    to: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(to)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let key = if key.is_empty() { String::new() } else { format!("idempotency-key: {key}\r\n") };
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nhost: {to}\r\nx-merchant-id: acme\r\nconnection: close\r\n{key}\
+        "{method} {path} HTTP/1.1\r\nhost: {to}\r\nx-merchant-id: acme\r\nconnection: close\r\n{headers}\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )?;

@@ -50,6 +50,7 @@ fn a_payment_killed_at_every_point_is_booked_once_and_never_held() {
                     i64::from(is_committed(point)),
                     "{point}: before the retry"
                 );
+                database.judge_events();
             });
             // No lease to wait for: the retry is done at once, or it was done.
             assert_eq!((retried.status, retried.replayed), (201, is_committed(point)), "{point}");
@@ -68,7 +69,7 @@ fn a_refund_killed_around_its_commit_is_booked_once() {
             let payment = Service::start(&database).pay(&format!("order-{point}"), 4_200);
             let key = format!("refund-{point}");
             let ask = |to| client::refund(to, payment.id(), &key, 3_000);
-            let retried = kill_and_retry(&database, point, ask, || {});
+            let retried = kill_and_retry(&database, point, ask, || database.judge_events());
             assert_eq!((retried.status, retried.replayed), (201, is_committed(point)), "{point}");
             database.judge(n as i64 + 1, n as i64 + 1);
         }

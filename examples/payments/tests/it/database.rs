@@ -129,6 +129,33 @@ impl Database {
         let refunded = "SELECT CAST(coalesce(sum(refunded), 0) AS bigint) FROM payment";
         let given_back = "SELECT CAST(coalesce(sum(amount), 0) AS bigint) FROM refund";
         assert_eq!(number(refunded), number(given_back));
+        self.judge_events();
+    }
+
+    /// Events that are committed.
+    pub(crate) fn told(&self) -> i64 {
+        self.number("SELECT count(*) FROM semel_outbox")
+    }
+
+    /// Two for each payment and two for each refund that is there, and none of anything else.
+    pub(crate) fn judge_events(&self) {
+        let of = |kind: &str| {
+            format!("(SELECT count(*) FROM semel_outbox WHERE aggregate_id = p.id AND type = '{kind}')")
+        };
+        let refunds = "(SELECT count(*) FROM refund WHERE payment = p.id)";
+        for (kind, wanted) in [
+            ("payment.completed", "1"),
+            ("payment.recorded", "1"),
+            ("payment.refunded", refunds),
+            ("refund.recorded", refunds),
+        ] {
+            let wrong = format!("SELECT count(*) FROM payment p WHERE {} <> {wanted}", of(kind));
+            assert_eq!(self.number(&wrong), 0, "payments without exactly their {kind}");
+        }
+        let made = self.number("SELECT (SELECT count(*) FROM payment) + (SELECT count(*) FROM refund)");
+        assert_eq!(self.told(), 2 * made, "nothing is told of what is not there");
+        let causes = "SELECT count(DISTINCT intent) FROM semel_outbox";
+        assert_eq!(self.number(causes), made, "each tells its own intent");
     }
 }
 

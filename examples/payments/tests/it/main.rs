@@ -7,6 +7,7 @@ mod cards;
 mod client;
 mod crash;
 mod database;
+mod events;
 mod once;
 mod refunds;
 mod retention;

@@ -7,6 +7,8 @@ mod memory;
 mod mysql;
 mod postgres;
 mod redis;
+#[cfg(feature = "relay")]
+mod relay;
 mod sqlite;
 mod table;
 mod times;
@@ -25,18 +27,32 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
-    parts: memory, guard, sqlite, postgres, tx, mysql, redis";
+    bench relay [--only PART[,PART]] [--debezium] [--events N] [--quick] [--json]\n\
+    parts of stores: memory, guard, sqlite, postgres, tx, mysql, redis\n\
+    parts of relay: drain, latency, append, memory, debezium";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
+const RELAY_PARTS: [&str; 5] = ["drain", "latency", "append", "memory", "debezium"];
 const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
+
+/// What is measured.
+#[derive(Clone, Copy)]
+enum What {
+    Stores,
+    /// The HTTP layer.
+    Layer,
+    /// From the outbox to Kafka.
+    Relay,
+}
 
 /// What is measured, and how much of it.
 struct Wanted {
-    /// The HTTP layer instead of the stores.
-    layer: bool,
+    what: What,
     parts: Vec<String>,
     /// How many records a large table has, where one is wanted.
     records: Option<u64>,
+    /// How many events a backlog has.
+    events: Option<u64>,
     /// Scales how long everything takes.
     size: usize,
     json: bool,
@@ -44,19 +60,22 @@ struct Wanted {
 
 impl Wanted {
     fn read(mut args: impl Iterator<Item = String>) -> Option<Self> {
-        let layer = match args.next()?.as_str() {
-            "stores" => false,
-            "layer" => true,
+        let (what, all): (What, &[&str]) = match args.next()?.as_str() {
+            "stores" => (What::Stores, &PARTS),
+            "layer" => (What::Layer, &LAYER_PARTS),
+            "relay" => (What::Relay, &RELAY_PARTS),
             _ => return None,
         };
-        let all: &[&str] = if layer { &LAYER_PARTS } else { &PARTS };
-        let parts = all.iter().map(|part| (*part).to_owned()).collect();
-        let mut wanted = Self { layer, parts, records: None, size: 5, json: false };
+        // Debezium is asked for by name.
+        let parts = all.iter().filter(|part| **part != "debezium").map(|part| (*part).to_owned()).collect();
+        let mut wanted = Self { what, parts, records: None, events: None, size: 5, json: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => wanted.json = true,
                 "--quick" => wanted.size = 1,
                 "--records" => wanted.records = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--events" => wanted.events = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--debezium" => wanted.parts.push("debezium".to_owned()),
                 "--only" => wanted.parts = args.next()?.split(',').map(str::to_owned).collect(),
                 _ => return None,
             }
@@ -66,12 +85,20 @@ impl Wanted {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "relay")]
+    if let Some(ended) = relay_process() {
+        return ended;
+    }
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
     let mut table = Table::default();
-    let measured = if wanted.layer { layer(&wanted, &mut table) } else { stores(&wanted, &mut table) };
+    let measured = match wanted.what {
+        What::Stores => stores(&wanted, &mut table),
+        What::Layer => layer(&wanted, &mut table),
+        What::Relay => relayed(&wanted, &mut table),
+    };
     // What was measured before something failed is shown as well.
     print!("{}", if wanted.json { table.json() } else { table.text() });
     match measured {
@@ -100,6 +127,37 @@ fn stores(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+#[cfg(feature = "relay")]
+fn relayed(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let usual = if wanted.size == 1 { 100_000 } else { 1_000_000 };
+    let events = wanted.events.unwrap_or(usual);
+    let wanted = relay::Wanted { parts: &wanted.parts, events, size: wanted.size };
+    relay::measure(&runtime, &wanted, table)
+}
+
+#[cfg(not(feature = "relay"))]
+fn relayed(wanted: &Wanted, _: &mut Table) -> Result<(), Failed> {
+    Err(format!("built without the feature `relay` (events: {:?})", wanted.events).into())
+}
+
+/// This program as a relay, whose memory another one measures.
+#[cfg(feature = "relay")]
+fn relay_process() -> Option<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    if args.next()? != "relay-process" {
+        return None;
+    }
+    let run = || tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failed::from);
+    Some(match run().and_then(|runtime| runtime.block_on(proof::relay_process::run(args))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// One kind of request alone is for a profiler.

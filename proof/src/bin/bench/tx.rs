@@ -1,10 +1,12 @@
-//! The same business transaction with and without `once_tx`, in alternating rounds of one run: one of two rows, and
-//! one of eight (a payment with its postings).
+//! The same business transaction with and without what semel adds to it, in alternating rounds of one run: `once_tx` to
+//! one of two rows and to one of eight (a payment with its postings), `append_tx` to one of two.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use semel::intent::fingerprint::Fingerprint;
+use semel::outbox::{self, Event, append_tx};
+use semel::tx::driver::Dialect;
 use semel::tx::once_tx;
 use semel::{Intent, store::postgres};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -30,22 +32,55 @@ pub(crate) fn measure(runtime: &Runtime, size: usize, table: &mut Table) -> Resu
         eprintln!("left out: PostgreSQL is not running (cargo xtask services up --only postgres)");
         return Ok(());
     };
-    runtime.block_on(async {
-        let client = plain(&url).await?;
-        client
-            .batch_execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA}"))
-            .await?;
-        let client = connect(&url).await?;
-        client.batch_execute(postgres::SQL).await?;
-        client.batch_execute(TABLES).await?;
-        for (tasks, rows) in [(1, 2), (1, 8), (16, 2), (16, 8)] {
-            let load = Load { tasks, rows, each: (if tasks == 1 { 120 } else { 60 }) * size };
-            over_sqlx(&url, load, table).await?;
-            over_tokio_postgres(&url, load, table).await?;
+    let loads = [(1, 2), (1, 8), (16, 2), (16, 8)];
+    runtime.block_on(measure_added(&url, Added::Once, &loads, size, table))
+}
+
+/// What it costs to tell others: an event in the same transaction.
+#[cfg(feature = "relay")]
+pub(crate) async fn measure_append(url: &str, size: usize, table: &mut Table) -> Result<(), Failed> {
+    measure_added(url, Added::Append, &[(1, 2), (16, 2)], size, table).await
+}
+
+async fn measure_added(
+    url: &str,
+    added: Added,
+    loads: &[(usize, usize)],
+    size: usize,
+    table: &mut Table,
+) -> Result<(), Failed> {
+    let client = plain(url).await?;
+    client.batch_execute(&format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA}")).await?;
+    let client = connect(url).await?;
+    client.batch_execute(postgres::SQL).await?;
+    client.batch_execute(TABLES).await?;
+    client.batch_execute(outbox::schema(Dialect::Postgres)).await?;
+    for &(tasks, rows) in loads {
+        let load = Load { tasks, rows, each: (if tasks == 1 { 120 } else { 60 }) * size, added };
+        over_sqlx(url, load, table).await?;
+        over_tokio_postgres(url, load, table).await?;
+    }
+    plain(url).await?.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await?;
+    Ok(())
+}
+
+/// What is added to a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    Nothing,
+    Once,
+    #[cfg_attr(not(feature = "relay"), allow(dead_code))]
+    Append,
+}
+
+impl Added {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Once => "once_tx",
+            Self::Append => "append_tx",
         }
-        plain(&url).await?.batch_execute(&format!("DROP SCHEMA {SCHEMA} CASCADE")).await?;
-        Ok(())
-    })
+    }
 }
 
 async fn plain(url: &str) -> Result<tokio_postgres::Client, Failed> {
@@ -66,27 +101,33 @@ struct Load {
     /// Of one transaction: half of them updated, half inserted, a statement each.
     rows: usize,
     each: usize,
+    added: Added,
 }
 
 /// Transactions per second of both kinds, by turns; the best round of each counts.
 #[derive(Default)]
 struct Rates {
     bare: f64,
-    once: f64,
+    with: f64,
 }
 
 impl Rates {
-    fn note(&mut self, once: bool, transactions: usize, begin: Instant) {
+    fn note(&mut self, added: Added, transactions: usize, begin: Instant) {
         let rate = transactions as f64 / begin.elapsed().as_secs_f64();
-        let best = if once { &mut self.once } else { &mut self.bare };
+        let best = if added == Added::Nothing { &mut self.bare } else { &mut self.with };
         *best = best.max(rate);
     }
 
-    fn tell(&self, driver: &str, Load { tasks, rows, .. }: Load, table: &mut Table) {
+    fn tell(&self, driver: &str, Load { tasks, rows, added, .. }: Load, table: &mut Table) {
         let name = |what: &str| format!("tx: {driver}, {tasks} task(s), {what}");
         table.row(&name(&format!("{rows} rows, one commit")), self.bare, "/s", "the floor");
-        let more = (self.bare / self.once - 1.0) * 100.0;
-        table.row(&name("the same with once_tx"), self.once, "/s", format!("{more:+.1} % time"));
+        let more = (self.bare / self.with - 1.0) * 100.0;
+        table.row(
+            &name(&format!("the same with {}", added.name())),
+            self.with,
+            "/s",
+            format!("{more:+.1} % time"),
+        );
     }
 }
 
@@ -94,8 +135,14 @@ fn asked(name: &str) -> Result<(Intent, Fingerprint), Failed> {
     Ok((load::intent(name)?, load::fingerprint()))
 }
 
+/// 256 bytes about a payment.
+fn event(account: i64, payment: i64) -> Result<Event, Failed> {
+    let payload = format!("{{\"payment\":{payment},\"note\":\"{:x<220}\"}}", "");
+    Ok(Event::new("payments", "payment.completed", payload)?.key(&format!("account-{account}"))?)
+}
+
 async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Failed> {
-    let Load { tasks, rows, each } = load;
+    let Load { tasks, rows, each, added } = load;
     let options: PgConnectOptions = url.parse()?;
     let options = options.options([("search_path", SCHEMA)]);
     let connections = u32::try_from(tasks)?;
@@ -104,7 +151,7 @@ async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Faile
     let (pool, mut rates) = (pool.await?, Rates::default());
     // The first round warms connections and caches, and does not count.
     for round in 0..=ROUNDS {
-        for once in [false, true] {
+        for added in [Added::Nothing, added] {
             let begin = Instant::now();
             let running: Vec<_> = (0..tasks)
                 .map(|task| {
@@ -112,7 +159,7 @@ async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Faile
                     tokio::spawn(async move {
                         for n in 0..each {
                             let name = format!("sqlx-{tasks}-{rows}-{round}-{task}-{n}");
-                            sqlx_pay(&pool, task as i64, rows, once, &name).await?;
+                            sqlx_pay(&pool, task as i64, rows, added, &name).await?;
                         }
                         Ok::<_, Failed>(())
                     })
@@ -122,7 +169,7 @@ async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Faile
                 task.await??;
             }
             if round > 0 {
-                rates.note(once, tasks * each, begin);
+                rates.note(added, tasks * each, begin);
             }
         }
     }
@@ -131,7 +178,7 @@ async fn over_sqlx(url: &str, load: Load, table: &mut Table) -> Result<(), Faile
     Ok(())
 }
 
-async fn sqlx_pay(pool: &PgPool, account: i64, rows: usize, once: bool, name: &str) -> Result<(), Failed> {
+async fn sqlx_pay(pool: &PgPool, account: i64, rows: usize, added: Added, name: &str) -> Result<(), Failed> {
     let work = async |tx: &mut sqlx::PgConnection| {
         let mut last = 0;
         for _ in 0..rows / 2 {
@@ -141,11 +188,16 @@ async fn sqlx_pay(pool: &PgPool, account: i64, rows: usize, once: bool, name: &s
         Ok::<i64, sqlx::Error>(last)
     };
     let mut tx = pool.begin().await?;
-    if once {
-        let (intent, asked) = asked(name)?;
-        once_tx(&mut tx, &intent, asked, work).await?;
-    } else {
-        work(&mut tx).await?;
+    match added {
+        Added::Nothing => drop(work(&mut tx).await?),
+        Added::Once => {
+            let (intent, asked) = asked(name)?;
+            once_tx(&mut tx, &intent, asked, work).await?;
+        }
+        Added::Append => {
+            let payment = work(&mut tx).await?;
+            append_tx(&mut tx, &event(account, payment)?).await?;
+        }
     }
     tx.commit().await?;
     Ok(())
@@ -158,7 +210,7 @@ struct Session {
 }
 
 async fn over_tokio_postgres(url: &str, load: Load, table: &mut Table) -> Result<(), Failed> {
-    let Load { tasks, rows, each } = load;
+    let Load { tasks, rows, each, added } = load;
     let mut sessions = Vec::new();
     for _ in 0..tasks {
         let client = connect(url).await?;
@@ -167,7 +219,7 @@ async fn over_tokio_postgres(url: &str, load: Load, table: &mut Table) -> Result
     }
     let mut rates = Rates::default();
     for round in 0..=ROUNDS {
-        for once in [false, true] {
+        for added in [Added::Nothing, added] {
             let begin = Instant::now();
             let running: Vec<_> = sessions
                 .iter()
@@ -178,7 +230,7 @@ async fn over_tokio_postgres(url: &str, load: Load, table: &mut Table) -> Result
                         let mut session = session.lock().await;
                         for n in 0..each {
                             let name = format!("plain-{tasks}-{rows}-{round}-{task}-{n}");
-                            plain_pay(&mut session, task as i64, rows, once, &name).await?;
+                            plain_pay(&mut session, task as i64, rows, added, &name).await?;
                         }
                         Ok::<_, Failed>(())
                     })
@@ -188,7 +240,7 @@ async fn over_tokio_postgres(url: &str, load: Load, table: &mut Table) -> Result
                 task.await??;
             }
             if round > 0 {
-                rates.note(once, tasks * each, begin);
+                rates.note(added, tasks * each, begin);
             }
         }
     }
@@ -200,7 +252,7 @@ async fn plain_pay(
     session: &mut Session,
     account: i64,
     rows: usize,
-    once: bool,
+    added: Added,
     name: &str,
 ) -> Result<(), Failed> {
     let Session { client, update, insert } = session;
@@ -213,11 +265,16 @@ async fn plain_pay(
         Ok::<i64, tokio_postgres::Error>(last)
     };
     let mut tx = client.transaction().await?;
-    if once {
-        let (intent, asked) = asked(name)?;
-        once_tx(&mut tx, &intent, asked, work).await?;
-    } else {
-        work(&tx).await?;
+    match added {
+        Added::Nothing => drop(work(&tx).await?),
+        Added::Once => {
+            let (intent, asked) = asked(name)?;
+            once_tx(&mut tx, &intent, asked, work).await?;
+        }
+        Added::Append => {
+            let payment = work(&tx).await?;
+            append_tx(&mut tx, &event(account, payment)?).await?;
+        }
     }
     tx.commit().await?;
     Ok(())

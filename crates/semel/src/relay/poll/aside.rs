@@ -43,6 +43,19 @@ pub(super) struct Tried {
     pub(super) empty: Vec<String>,
 }
 
+impl Tried {
+    /// How a batch of them is named.
+    pub(super) fn place(&self) -> String {
+        format!("parked {:?}", self.ns)
+    }
+
+    /// Which they were, if that is the name of such a batch.
+    pub(super) fn named(place: &str) -> Option<Vec<i64>> {
+        let ns = place.strip_prefix("parked [")?.strip_suffix(']')?;
+        ns.split(", ").map(|n| n.parse().ok()).collect()
+    }
+}
+
 /// What became of them.
 #[derive(Debug, Default)]
 pub(super) struct Retried {
@@ -96,6 +109,14 @@ mod tests {
         assert_eq!(aside.seqs, [2, 3, 4]);
         assert_eq!(aside.errors, [Some("no".to_owned()), None, None]);
         assert_eq!(aside.for_good, [true, false, false]);
+    }
+
+    #[test]
+    fn a_name_tells_which_were_tried() {
+        let tried = Tried { ns: vec![7, 12], ..Tried::default() };
+        assert_eq!(Tried::named(&tried.place()), Some(tried.ns));
+        assert_eq!(Tried::named("parked []"), None);
+        assert_eq!(Tried::named("[0, 1] 3:3:..5:5: 0-7"), None);
     }
 
     #[test]

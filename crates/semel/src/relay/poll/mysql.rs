@@ -12,13 +12,16 @@ use uuid::Uuid;
 use self::link::{Link, Place};
 use super::aside::{Aside, Tried};
 use super::{Bounds, DUE_EVERY};
-use crate::relay::source::{Batch, Lag, Lineage, Pending, Position, Pruned, Settled, Source, SourceError};
+use crate::relay::source::{
+    Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError,
+};
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::Dial;
 
 mod chunk;
 mod desk;
 mod link;
+mod list;
 mod retry;
 
 /// An outbox in MySQL or MariaDB. Cheap to clone. The tables are made with
@@ -41,7 +44,7 @@ impl MysqlOutbox {
             server: server.into(),
             bounds: Bounds::default(),
             lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
         })
     }
 
@@ -57,7 +60,8 @@ impl MysqlOutbox {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
@@ -72,6 +76,8 @@ impl MysqlOutbox {
             outstanding: None,
             due_at: Instant::now(),
             unsure: false,
+            whole: false,
+            reached: None,
         }
     }
 }
@@ -85,6 +91,10 @@ pub struct MysqlSource {
     due_at: Instant,
     /// A change was asked for and its answer never came: what is stored has to be read again.
     unsure: bool,
+    /// All parts or none, and none before it is asked for them.
+    whole: bool,
+    /// The batch that a sink has had last. It comes before any other as long as it is not done.
+    reached: Option<String>,
 }
 
 /// Where a batch came from.
@@ -124,8 +134,8 @@ impl MysqlSource {
         result
     }
 
-    /// A connection, with a lease that lasts, and the parts that fall to us.
-    async fn ready(&mut self) -> Result<(), SourceError> {
+    /// A connection, and parts only while they are ours.
+    async fn linked(&mut self) -> Result<(), SourceError> {
         let now = Instant::now();
         let stale =
             |link: &Link| !link.session.is_open() || (!link.places.is_empty() && now >= link.ours_until);
@@ -135,11 +145,20 @@ impl MysqlSource {
         if self.link.is_none() {
             self.link = Some(Link::open(&self.outbox, &self.me).await?);
         }
+        Ok(())
+    }
+
+    /// A connection, with a lease that lasts, and the parts that fall to us.
+    async fn ready(&mut self) -> Result<(), SourceError> {
+        self.linked().await?;
         let idle = self.outstanding.is_none();
         let Some(link) = &mut self.link else { return Ok(()) };
+        if self.whole && link.places.is_empty() {
+            return Err(SourceError::Fenced);
+        }
         if Instant::now() >= link.beat_at {
             link.beat().await?;
-            if idle {
+            if idle && !self.whole {
                 link.balance().await?;
             }
         }
@@ -152,10 +171,22 @@ impl MysqlSource {
             return Ok(Some(batch.clone()));
         }
         let Some(link) = &mut self.link else { return Ok(None) };
-        if Instant::now() >= self.due_at {
+        // What the sink has had last comes first, if it is not done.
+        let mut reached = self.reached.clone();
+        if let Some(ns) = reached.as_deref().and_then(Tried::named) {
+            let (tried, parts, events) = link.again(&ns).await?;
+            if !events.is_empty() {
+                let place = reached.unwrap_or_default();
+                return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
+            }
+        }
+        let noted: Vec<Place> = link.places.iter().copied().filter(|place| place.noted.is_some()).collect();
+        reached = reached.filter(|reached| *reached == name(&noted));
+        self.reached.clone_from(&reached);
+        if reached.is_none() && Instant::now() >= self.due_at {
             let (tried, parts, events) = link.due().await?;
             if !events.is_empty() {
-                let place = format!("parked {:?}", tried.ns);
+                let place = tried.place();
                 return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
             }
             if !tried.empty.is_empty() {
@@ -164,9 +195,7 @@ impl MysqlSource {
             self.due_at = Instant::now() + DUE_EVERY;
         }
         let Some((places, numbers, events)) = link.chunk().await? else { return Ok(None) };
-        let name =
-            |place: &Place| format!("{}:{}-{}", place.part, place.after, place.noted.unwrap_or(place.after));
-        let place = places.iter().map(name).collect::<Vec<_>>().join(" ");
+        let place = name(&places);
         Ok(Some(self.give(place, events, Origin::Parts { places, numbers })))
     }
 
@@ -200,6 +229,34 @@ impl MysqlSource {
 impl Source for MysqlSource {
     async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
         self.surely(async |this| this.find().await).await
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        self.whole = true;
+        self.surely(async |this| {
+            this.linked().await?;
+            let Some(link) = &mut this.link else { return Ok(false) };
+            let taken = link.take_all().await?;
+            if !taken {
+                this.outstanding = None;
+            }
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+        let found = self.link.as_ref().map(|link| Lineage::read(&link.lineage));
+        if let (Some(reached), Some(found)) = (reached, found)
+            && !reached.position.lineage.matches(&found)
+        {
+            return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
+        }
+        self.reached = reached.map(|reached| reached.position.place.clone());
+        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.outstanding = None;
+        }
+        Ok(())
     }
 
     async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
@@ -254,4 +311,13 @@ impl Source for MysqlSource {
             _ => Ok(()),
         }
     }
+}
+
+/// Names what is written down. In order: in which order the parts were looked at is nobody's place.
+fn name(places: &[Place]) -> String {
+    let mut places = places.to_vec();
+    places.sort_unstable_by_key(|place| place.part);
+    let name =
+        |place: &Place| format!("{}:{}-{}", place.part, place.after, place.noted.unwrap_or(place.after));
+    places.iter().map(name).collect::<Vec<_>>().join(" ")
 }

@@ -28,19 +28,20 @@ use self::group::Walk;
 use self::link::Link;
 use self::options::Outbox;
 use self::retry::Retry;
-use super::aside::Aside;
+use super::aside::{Aside, Tried};
 use super::{DUE_EVERY, LANES};
-use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Settled, Source, SourceError};
+use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
-mod group;
-mod link;
-mod options;
+pub(in crate::relay) mod group;
+pub(in crate::relay) mod link;
+mod list;
+pub(in crate::relay) mod options;
 mod prune;
-mod read;
-mod retry;
-mod snapshot;
+pub(in crate::relay) mod read;
+pub(in crate::relay) mod retry;
+pub(in crate::relay) mod snapshot;
 mod statement;
 
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
@@ -56,6 +57,10 @@ pub struct PostgresSource {
     due_at: Instant,
     /// A change was asked for and its answer never came: what is stored has to be read again.
     unsure: bool,
+    /// All lanes or none, and none before it is asked for them.
+    whole: bool,
+    /// The batch that a sink has had last. It comes before any other as long as it is not done.
+    reached: Option<String>,
 }
 
 /// What a group has to give.
@@ -87,6 +92,8 @@ impl PostgresSource {
             turn: 0,
             due_at: Instant::now(),
             unsure: false,
+            whole: false,
+            reached: None,
         }
     }
 
@@ -114,8 +121,8 @@ impl PostgresSource {
         result
     }
 
-    /// A connection, with a lease that lasts, and the lanes that fall to us.
-    async fn ready(&mut self) -> Result<(), SourceError> {
+    /// A connection, and lanes only while they are ours.
+    async fn linked(&mut self) -> Result<(), SourceError> {
         if self.link.as_ref().is_some_and(|link| !link.session.is_open()) {
             self.forget();
         }
@@ -127,11 +134,20 @@ impl PostgresSource {
         if self.link.is_none() {
             self.link = Some(Link::open(&self.outbox, self.me).await?);
         }
+        Ok(())
+    }
+
+    /// A connection, with a lease that lasts, and the lanes that fall to us.
+    async fn ready(&mut self) -> Result<(), SourceError> {
+        self.linked().await?;
         let (outbox, idle) = (self.outbox.clone(), self.outstanding.is_none());
         let Some(link) = &mut self.link else { return Ok(()) };
+        if self.whole && link.groups.is_empty() {
+            return Err(SourceError::Fenced);
+        }
         if Instant::now() >= link.beat_at {
             link.beat(&outbox).await?;
-            if idle {
+            if idle && !self.whole {
                 link.balance(&outbox).await?;
             }
         }
@@ -143,6 +159,9 @@ impl PostgresSource {
         self.ready().await?;
         if let Some((batch, _)) = &self.outstanding {
             return Ok(Some(batch.clone()));
+        }
+        if let Some(batch) = self.find_reached().await? {
+            return Ok(Some(batch));
         }
         if Instant::now() >= self.due_at
             && let Some(batch) = self.find_due().await?
@@ -177,9 +196,31 @@ impl PostgresSource {
         Ok(None)
     }
 
+    /// What the sink has had last, if that is not done.
+    async fn find_reached(&mut self) -> Result<Option<Batch>, SourceError> {
+        let (Some(place), Some(link)) = (self.reached.clone(), &self.link) else { return Ok(None) };
+        let found = if let Some(ns) = Tried::named(&place) {
+            let outbox = self.outbox.clone();
+            let again = link.again(&outbox, &ns).await?;
+            again.map(|(retry, events)| self.give(place, events, Origin::Parked(Box::new(retry))))
+        } else {
+            match link.groups.iter().position(|group| group.place().as_ref() == Some(&place)) {
+                None => None,
+                Some(at) => match self.find_in(at).await? {
+                    Found::Batch(batch) => Some(batch),
+                    Found::Nothing | Found::Arrived => None,
+                },
+            }
+        };
+        if found.is_none() {
+            self.reached = None;
+        }
+        Ok(found)
+    }
+
     async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &self.link else { return Ok(None) };
+        let Some(link) = &mut self.link else { return Ok(None) };
         let Some((retry, events)) = link.due(&outbox).await? else {
             self.due_at = Instant::now() + DUE_EVERY;
             return Ok(None);
@@ -188,7 +229,10 @@ impl PostgresSource {
             link.retried(&outbox, &retry, &[]).await?;
             return Ok(None);
         }
-        let place = format!("parked {:?}", retry.tried.ns);
+        if self.whole {
+            link.settle_what_was_done(&outbox).await?;
+        }
+        let place = retry.tried.place();
         Ok(Some(self.give(place, events, Origin::Parked(Box::new(retry)))))
     }
 
@@ -225,18 +269,19 @@ impl PostgresSource {
                     };
                     let until = window.noted.unwrap_or(until);
                     let mut moved = Vec::new();
-                    if window.noted.is_none() {
+                    let noted = window.noted.is_some();
+                    if !noted {
                         let values: [&(dyn ToSql + Sync); 5] =
                             [&low.text(), &high.text(), &after, &until, &group.tids];
                         moved = link.fenced(&outbox.statements.note, group, &values).await?;
                     }
-                    // In order: whose they were before, and in which order they were taken, is nobody's place.
-                    let mut lanes = group.lanes.clone();
-                    lanes.sort_unstable();
-                    let place = format!("{lanes:?} {low}..{high} {after}-{until}");
                     link.moved(at, &moved)?;
                     if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
                         window.noted = Some(until);
+                    }
+                    let place = link.groups.get(at).and_then(|group| group.place()).unwrap_or_default();
+                    if noted && self.whole {
+                        link.settle_what_was_done(&outbox).await?;
                     }
                     let origin = Origin::Window { lane, seqs: chunk.seqs, until };
                     return Ok(Found::Batch(self.give(place, chunk.events, origin)));
@@ -292,6 +337,35 @@ impl PostgresSource {
 impl Source for PostgresSource {
     async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
         self.surely(async |this| this.find().await).await
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        self.whole = true;
+        self.surely(async |this| {
+            this.linked().await?;
+            let outbox = this.outbox.clone();
+            let Some(link) = &mut this.link else { return Ok(false) };
+            let taken = link.take_all(&outbox).await?;
+            if !taken {
+                this.outstanding = None;
+            }
+            Ok(taken)
+        })
+        .await
+    }
+
+    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+        if let (Some(reached), Some(link)) = (reached, &self.link)
+            && !reached.position.lineage.matches(&link.lineage)
+        {
+            let (stored, found) = (reached.position.lineage.clone(), link.lineage.clone());
+            return Err(SourceError::Lineage { stored, found });
+        }
+        self.reached = reached.map(|reached| reached.position.place.clone());
+        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.outstanding = None;
+        }
+        Ok(())
     }
 
     async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
@@ -352,7 +426,7 @@ impl Source for PostgresSource {
     }
 }
 
-fn unreadable(why: &str) -> StoreError {
+pub(in crate::relay) fn unreadable(why: &str) -> StoreError {
     let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

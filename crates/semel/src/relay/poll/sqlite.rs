@@ -11,11 +11,12 @@ use self::table::{Table, Turn};
 use super::aside::{Aside, Tried};
 use super::{Bounds, DUE_EVERY};
 use crate::relay::source::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Rebase, Settled, Source, SourceError,
+    Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
 };
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
+mod list;
 mod table;
 
 /// An outbox in the caller's own SQLite file. Cheap to clone. The tables are made with
@@ -35,7 +36,7 @@ impl SqliteOutbox {
             path: Arc::new(path.as_ref().to_owned()),
             bounds: Bounds::default(),
             lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
         }
     }
 
@@ -51,7 +52,8 @@ impl SqliteOutbox {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
@@ -68,6 +70,8 @@ impl SqliteOutbox {
             beat_at: Instant::now(),
             ours_until: Instant::now(),
             due_at: Instant::now(),
+            whole: false,
+            reached: None,
         }
     }
 
@@ -98,6 +102,10 @@ pub struct SqliteSource {
     beat_at: Instant,
     ours_until: Instant,
     due_at: Instant,
+    /// The lease is only taken when it is asked for.
+    whole: bool,
+    /// The batch that a sink has had last. It comes before any other as long as it is not done.
+    reached: Option<String>,
 }
 
 enum Origin {
@@ -145,10 +153,21 @@ impl SqliteSource {
 
     /// Has the lease, or not.
     async fn ready(&mut self) -> Result<bool, SourceError> {
-        let now = Instant::now();
-        if self.turn.is_some() && now >= self.ours_until {
+        self.still_ours();
+        if self.whole && self.turn.is_none() {
+            return Err(SourceError::Fenced);
+        }
+        self.take_or_renew().await
+    }
+
+    fn still_ours(&mut self) {
+        if self.turn.is_some() && Instant::now() >= self.ours_until {
             self.forget();
         }
+    }
+
+    async fn take_or_renew(&mut self) -> Result<bool, SourceError> {
+        let now = Instant::now();
         if now < self.beat_at && (self.turn.is_none() || self.table.is_some()) {
             return Ok(self.turn.is_some());
         }
@@ -179,7 +198,17 @@ impl SqliteSource {
             self.with(move |table| table.retried(epoch, &tried, &[], retry)).await?;
             return Ok(None);
         }
-        let place = format!("parked {:?}", tried.ns);
+        Ok(Some(self.give(tried.place(), events, Origin::Parked(tried))))
+    }
+
+    /// What the sink has had last, if that is not done and was parked.
+    async fn find_parked_again(&mut self) -> Result<Option<Batch>, SourceError> {
+        let Some(place) = self.reached.clone() else { return Ok(None) };
+        let Some(ns) = Tried::named(&place) else { return Ok(None) };
+        let (tried, events) = self.with(move |table| table.again(&ns)).await?;
+        if events.is_empty() {
+            return Ok(None);
+        }
         Ok(Some(self.give(place, events, Origin::Parked(tried))))
     }
 
@@ -203,7 +232,14 @@ impl Source for SqliteSource {
         if let Some((batch, _)) = self.outstanding.as_ref().filter(|_| self.table.is_some()) {
             return Ok(Some(batch.clone()));
         }
-        if Instant::now() >= self.due_at
+        if let Some(batch) = self.find_parked_again().await? {
+            return Ok(Some(batch));
+        }
+        // What is written down is named already, and comes first if the sink has had it last.
+        let noted = self.turn.as_ref().and_then(|turn| turn.noted.map(|until| place(turn.after, until)));
+        self.reached = self.reached.take().filter(|reached| Some(reached) == noted.as_ref());
+        if self.reached.is_none()
+            && Instant::now() >= self.due_at
             && let Some(batch) = self.find_due().await?
         {
             return Ok(Some(batch));
@@ -215,8 +251,28 @@ impl Source for SqliteSource {
         };
         let Some(turn) = &mut self.turn else { return Err(SourceError::Fenced) };
         turn.noted = Some(until);
-        let place = format!("{}-{until}", turn.after);
+        let place = place(turn.after, until);
         Ok(Some(self.give(place, events, Origin::Chunk { seqs, until })))
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        self.whole = true;
+        self.still_ours();
+        self.take_or_renew().await
+    }
+
+    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+        let found = self.turn.as_ref().map(|turn| Lineage::read(&turn.lineage));
+        if let (Some(reached), Some(found)) = (reached, found)
+            && !reached.position.lineage.matches(&found)
+        {
+            return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
+        }
+        self.reached = reached.map(|reached| reached.position.place.clone());
+        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.outstanding = None;
+        }
+        Ok(())
     }
 
     async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
@@ -262,8 +318,8 @@ impl Source for SqliteSource {
     }
 
     async fn lag(&mut self) -> Result<Lag, SourceError> {
-        let lanes = u32::from(self.turn.is_some());
-        self.outbox.with(move |table| table.lag(lanes)).await
+        let epoch = self.epoch().ok();
+        self.outbox.with(move |table| table.lag(epoch)).await
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
@@ -274,6 +330,11 @@ impl Source for SqliteSource {
         self.forget();
         Ok(())
     }
+}
+
+/// Names a chunk.
+fn place(after: i64, until: i64) -> String {
+    format!("{after}-{until}")
 }
 
 /// Runs what blocks on a thread that may.

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::poll::share;
+use crate::relay::poll::{LANES, known_version, share};
 use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -58,12 +58,14 @@ impl Link {
         };
         let rows = link
             .rows(
-                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only
+                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
+                        CAST(m.version AS SIGNED)
                  FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
-                 GROUP BY m.lineage, c.lineage",
+                 GROUP BY m.lineage, c.lineage, m.version",
             )
             .await?;
         for row in &rows {
+            known_version(get(row, 3)?)?;
             let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
             let (one, other) = (Lineage::read(&found), stored.as_deref().map(Lineage::read));
             match other {
@@ -180,14 +182,52 @@ impl Link {
             self.beat_at = self.beat_at.min(Instant::now() + self.outbox.lease / 10);
         }
         for row in &taken {
-            self.places.push(Place {
-                part: get(row, 0)?,
-                epoch: get(row, 1)?,
-                after: get(row, 2)?,
-                noted: get(row, 3)?,
-            });
+            self.places.push(stored(row)?);
         }
         Ok(())
+    }
+
+    /// Takes all parts or none. Who stands by has no lease: it would be counted among those who share.
+    pub(super) async fn take_all(&mut self) -> Result<bool, SourceError> {
+        let (me, lineage) = (literal::text(&self.me), literal::text(&self.lineage));
+        let all = usize::from(LANES.unsigned_abs());
+        if self.places.len() == all {
+            return Ok(true);
+        }
+        for place in std::mem::take(&mut self.places) {
+            let free = format!(
+                "UPDATE semel_outbox_cursor SET owner = NULL WHERE part = {} AND epoch = {}",
+                place.part, place.epoch
+            );
+            self.run(free).await?;
+        }
+        if Instant::now() < self.beat_at {
+            return Ok(false);
+        }
+        let free = format!(
+            "SELECT part FROM semel_outbox_cursor c WHERE owner IS NULL OR owner = {me} OR NOT EXISTS (
+                 SELECT 1 FROM semel_outbox_relay r WHERE r.id = c.owner AND r.lease_until > {NOW})"
+        );
+        if self.rows(&free).await?.len() == all {
+            self.beat().await?;
+            // Looked at once more, now that nobody else can take one.
+            let locked = format!("START TRANSACTION; {free} ORDER BY part FOR UPDATE");
+            if self.rows(&locked).await?.len() == all {
+                let take = format!(
+                    "UPDATE semel_outbox_cursor
+                     SET owner = {me}, epoch = epoch + 1, lineage = COALESCE(lineage, {lineage});
+                     SELECT part, epoch, after_n, until_n FROM semel_outbox_cursor ORDER BY part; COMMIT"
+                );
+                for row in &self.rows(&take).await? {
+                    self.places.push(stored(row)?);
+                }
+                return Ok(true);
+            }
+            self.session.roll_back().await;
+            self.run(format!("DELETE FROM semel_outbox_relay WHERE id = {me}")).await?;
+        }
+        self.beat_at = Instant::now() + self.outbox.lease / 10;
+        Ok(false)
     }
 
     /// Gives everything back.
@@ -231,7 +271,11 @@ impl Link {
     }
 
     pub(super) async fn lag(&mut self) -> Result<Lag, SourceError> {
-        let mut lag = Lag { lanes: u32::try_from(self.places.len()).unwrap_or(0), ..Lag::default() };
+        let mut lag = Lag {
+            lanes: u32::try_from(self.places.len()).unwrap_or(0),
+            epoch: self.places.iter().map(|place| place.epoch.unsigned_abs()).max(),
+            ..Lag::default()
+        };
         for place in self.places.clone() {
             let text = format!(
                 "SELECT COUNT(*), {NOW} - CAST(UNIX_TIMESTAMP(MIN(made_at)) * 1000 AS SIGNED) FROM (
@@ -251,6 +295,10 @@ impl Link {
         }
         Ok(lag)
     }
+}
+
+fn stored(row: &MySqlRow) -> Result<Place, StoreError> {
+    Ok(Place { part: get(row, 0)?, epoch: get(row, 1)?, after: get(row, 2)?, noted: get(row, 3)? })
 }
 
 impl MysqlOutbox {

@@ -52,6 +52,32 @@ impl Link {
         Ok((tried, parts, events))
     }
 
+    /// Those again, as far as they are still there.
+    pub(super) async fn again(
+        &mut self,
+        ns: &[i64],
+    ) -> Result<(Tried, Vec<Place>, Vec<Pending>), SourceError> {
+        let (mut tried, mut parts, mut events) = (Tried::default(), Vec::new(), Vec::new());
+        let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
+        let text = format!(
+            "SELECT {EVENT}, o.n, HEX(o.hash), k.part FROM semel_outbox_parked o
+             JOIN semel_outbox_parked_key k ON k.hash = o.hash WHERE o.n IN ({}) ORDER BY o.n",
+            ns.join(",")
+        );
+        for row in &self.rows(&text).await? {
+            let part: i16 = get(row, 14)?;
+            if let Some(place) = self.places.iter().find(|place| place.part == part)
+                && !parts.contains(place)
+            {
+                parts.push(*place);
+            }
+            events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+            tried.ns.push(get(row, 12)?);
+            tried.keys.push(get(row, 13)?);
+        }
+        Ok((tried, parts, events))
+    }
+
     /// What became of them.
     pub(super) async fn retried(
         &mut self,
@@ -74,7 +100,7 @@ impl Link {
             let due = if *for_good {
                 "NULL".to_owned()
             } else {
-                format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), 3600000)")
+                format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), GREATEST({retry_ms}, 60000))")
             };
             also.push(format!(
                 "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = {due} WHERE hash = UNHEX('{hash}')"

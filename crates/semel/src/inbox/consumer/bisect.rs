@@ -1,0 +1,67 @@
+//! Finding the one that fails: halves, and halves of halves.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::desk::{Held, Tried};
+use super::handler::{Failed, FailedKind, Handler};
+use super::options::ConsumerOptions;
+use crate::source::Receipt;
+
+/// Handles a batch. What fails as one of many is tried in two halves, the first before the second; what comes after a
+/// failed message in its line is not tried at all.
+pub(super) async fn handle<H: Handler>(
+    handler: Arc<H>,
+    batch: Vec<Held>,
+    options: &ConsumerOptions,
+) -> Vec<(Receipt, Tried)> {
+    let mut told = Vec::with_capacity(batch.len());
+    let mut failed_lines = HashSet::new();
+    // The next on top.
+    let mut rest = vec![batch];
+    while let Some(mut part) = rest.pop() {
+        part.retain(|held| !failed_lines.contains(&held.line()));
+        if part.is_empty() {
+            continue;
+        }
+        let Err(error) = call(&handler, &part, options).await else {
+            told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
+            continue;
+        };
+        // Nobody's fault: asking for each of them alone would only ask a database that is down more often.
+        if part.len() > 1 && error.kind() != FailedKind::Later {
+            let second = part.split_off(part.len() / 2);
+            rest.push(second);
+            rest.push(part);
+            continue;
+        }
+        for held in part {
+            if failed_lines.insert(held.line()) {
+                let (error, kind) = (error.to_string(), error.kind());
+                told.push((held.receipt, Tried::Failed { error, kind }));
+            }
+        }
+    }
+    told
+}
+
+/// One call, in a task of its own: what panics or hangs there fails, and nothing else.
+async fn call<H: Handler>(handler: &Arc<H>, part: &[Held], options: &ConsumerOptions) -> Result<(), Failed> {
+    let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
+    let handler = Arc::clone(handler);
+    let mut task = tokio::spawn(async move { handler.handle(&messages).await });
+    let _abort = AbortOnDrop(task.abort_handle());
+    match tokio::time::timeout(options.handle_timeout, &mut task).await {
+        Ok(Ok(handled)) => handled,
+        Ok(Err(broken)) => Err(Failed::new(format!("the handler broke off: {broken}"))),
+        Err(_) => Err(Failed::new(format!("the handler took longer than {:?}", options.handle_timeout))),
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

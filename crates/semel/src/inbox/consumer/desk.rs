@@ -1,0 +1,187 @@
+//! What is held, what may be handled now, and what a failure means for what comes after it. Pure.
+//!
+//! Messages of one key form a line; only its front may be handled. A line whose front has failed rests for a while, and the
+//! others go on. Messages without a key are lines of one.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use super::handler::FailedKind;
+use super::message::Message;
+use super::options::ConsumerOptions;
+use crate::source::Receipt;
+
+/// A message that waits for its turn.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) receipt: Receipt,
+    pub(super) message: Message,
+    pub(super) tries: u32,
+    line: u64,
+}
+
+impl Held {
+    /// Which line it stands in.
+    pub(super) fn line(&self) -> u64 {
+        self.line
+    }
+}
+
+/// What became of a message that was tried.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Tried {
+    Done,
+    Failed { error: String, kind: FailedKind },
+}
+
+/// What is to be done about a failure.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// It is tried again when its line has rested.
+    Again,
+    /// It was tried often enough, or trying again would not help.
+    Bury { error: String },
+}
+
+#[derive(Default)]
+pub(super) struct Desk {
+    /// By the order in which they came.
+    held: BTreeMap<u64, Held>,
+    by_receipt: HashMap<Receipt, u64>,
+    by_key: HashMap<String, u64>,
+    lines: HashMap<u64, Line>,
+    next: u64,
+}
+
+#[derive(Default)]
+struct Line {
+    key: Option<String>,
+    held: usize,
+    rest: Option<Rest>,
+}
+
+#[derive(Clone, Copy)]
+struct Rest {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Desk {
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn receipts(&self) -> Vec<Receipt> {
+        self.held.values().map(|held| held.receipt).collect()
+    }
+
+    /// Takes a message in, behind those of its key.
+    pub(super) fn add(&mut self, receipt: Receipt, message: Message) {
+        let n = self.next;
+        self.next += 1;
+        let key = message.delivery().key.as_ref().map(|key| format!("{}\n{key}", message.delivery().from));
+        let line = key.as_ref().map_or(n, |key| *self.by_key.entry(key.clone()).or_insert(n));
+        self.lines.entry(line).or_insert(Line { key, ..Line::default() }).held += 1;
+        self.by_receipt.insert(receipt, n);
+        self.held.insert(n, Held { receipt, message, tries: 0, line });
+    }
+
+    /// Forgets messages that are not ours any more, and what stands behind them in their lines: whoever has the front
+    /// now would be overtaken. The latter are to be given back.
+    pub(super) fn drop_lost(&mut self, lost: &[Receipt]) -> Vec<Receipt> {
+        let mut fronts: HashMap<u64, u64> = HashMap::new();
+        for n in lost.iter().filter_map(|receipt| self.by_receipt.get(receipt)) {
+            let front = fronts.entry(self.held[n].line).or_insert(*n);
+            *front = (*front).min(*n);
+        }
+        let overtaking = |(n, held): &(&u64, &Held)| fronts.get(&held.line).is_some_and(|front| *n > front);
+        let behind: Vec<Receipt> =
+            self.held.iter().filter(overtaking).map(|(_, held)| held.receipt).collect();
+        for receipt in lost.iter().chain(&behind) {
+            self.remove(*receipt);
+        }
+        behind.into_iter().filter(|receipt| !lost.contains(receipt)).collect()
+    }
+
+    /// Takes a message out; its line goes on at once.
+    fn remove(&mut self, receipt: Receipt) {
+        let held = self.by_receipt.remove(&receipt).and_then(|n| self.held.remove(&n));
+        let Some(held) = held else { return };
+        let Some(line) = self.lines.get_mut(&held.line) else { return };
+        line.held -= 1;
+        line.rest = None;
+        if line.held == 0
+            && let Some(Line { key: Some(key), .. }) = self.lines.remove(&held.line)
+        {
+            self.by_key.remove(&key);
+        }
+    }
+
+    fn rests(&self, line: u64, now: Instant) -> bool {
+        self.lines.get(&line).and_then(|line| line.rest).is_some_and(|rest| rest.until > now)
+    }
+
+    /// Batches that may be handled side by side: no line is in two of them, and each has its messages in order.
+    pub(super) fn ready(&self, now: Instant, options: &ConsumerOptions) -> Vec<Vec<Held>> {
+        let lanes = options.concurrency.max(1) as u64;
+        let mut batches: BTreeMap<u64, Vec<Held>> = BTreeMap::new();
+        let mut full = HashSet::new();
+        for held in self.held.values() {
+            if full.contains(&held.line) || self.rests(held.line, now) {
+                continue;
+            }
+            let batch = batches.entry(held.line % lanes).or_default();
+            if batch.len() >= options.batch_max {
+                // Not this one, so none after it in its line.
+                full.insert(held.line);
+                continue;
+            }
+            batch.push(held.clone());
+        }
+        batches.into_values().collect()
+    }
+
+    /// When the first resting line may go on.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.lines.values().filter_map(|line| line.rest).map(|rest| rest.until).min()
+    }
+
+    /// Takes in what became of a message. `None`: it is done, or not held any more. A failure that is not `counted` is
+    /// nobody's fault.
+    pub(super) fn tried(
+        &mut self,
+        receipt: Receipt,
+        tried: Tried,
+        counted: bool,
+        now: Instant,
+        options: &ConsumerOptions,
+    ) -> Option<Verdict> {
+        let Tried::Failed { error, kind } = tried else {
+            self.remove(receipt);
+            return None;
+        };
+        let held = self.held.get_mut(self.by_receipt.get(&receipt)?)?;
+        held.tries += u32::from(counted && kind != FailedKind::Later);
+        let often = held.tries >= options.tries_max;
+        self.rest(receipt, now, options);
+        let bury = kind == FailedKind::Poison || often;
+        Some(if bury { Verdict::Bury { error } } else { Verdict::Again })
+    }
+
+    /// A message that was buried is done, and its line goes on.
+    pub(super) fn buried(&mut self, receipt: Receipt) {
+        self.remove(receipt);
+    }
+
+    fn rest(&mut self, receipt: Receipt, now: Instant, options: &ConsumerOptions) {
+        let (first, longest) = options.pause;
+        let line = self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(|held| held.line);
+        let Some(line) = line.and_then(|line| self.lines.get_mut(&line)) else { return };
+        let pause = line.rest.map_or(first, |rest| (rest.pause * 2).min(longest));
+        line.rest = Some(Rest { until: now + pause.mul_f64(0.8 + 0.2 * fastrand::f64()), pause });
+    }
+}
+
+#[cfg(test)]
+#[path = "desk_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+use super::*;
+use crate::inbox::Identity;
+use crate::source::Delivery;
+
+fn message(n: u64, key: Option<&str>) -> (Receipt, Message) {
+    let mut delivery = Delivery::new(Receipt(n), "payments", n.to_string(), n.to_string());
+    delivery.key = key.map(str::to_owned);
+    (Receipt(n), Message::new(Identity::new("payments", &n.to_string()).unwrap(), delivery))
+}
+
+fn desk(keys: &[Option<&str>]) -> Desk {
+    let mut desk = Desk::default();
+    for (n, key) in (0..).zip(keys) {
+        let (receipt, message) = message(n, *key);
+        desk.add(receipt, message);
+    }
+    desk
+}
+
+fn numbers(batches: &[Vec<Held>]) -> Vec<Vec<u64>> {
+    let mut all: Vec<Vec<u64>> =
+        batches.iter().map(|batch| batch.iter().map(|held| held.receipt.0).collect()).collect();
+    all.sort();
+    all
+}
+
+fn failed(kind: FailedKind) -> Tried {
+    Tried::Failed { error: "no".into(), kind }
+}
+
+#[test]
+fn a_line_is_in_one_batch_only_and_in_its_order() {
+    let (a, b) = (Some("a"), Some("b"));
+    let desk = desk(&[a, b, a, None, b, a]);
+    let options = ConsumerOptions::default().concurrency(64);
+    assert_eq!(numbers(&desk.ready(Instant::now(), &options)), [vec![0, 2, 5], vec![1, 4], vec![3]]);
+    let one_call = ConsumerOptions::default().concurrency(1);
+    assert_eq!(numbers(&desk.ready(Instant::now(), &one_call)), [[0, 1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn a_full_batch_leaves_out_the_rest_of_a_line_and_not_its_middle() {
+    let (a, b) = (Some("a"), Some("b"));
+    let desk = desk(&[a, a, b, a, b]);
+    let options = ConsumerOptions::default().concurrency(1).batch_max(2);
+    assert_eq!(numbers(&desk.ready(Instant::now(), &options)), [[0, 1]]);
+}
+
+#[test]
+fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut desk = desk(&[a, b, a]);
+    let (first, longest) = (Duration::from_millis(100), Duration::from_millis(300));
+    let options = ConsumerOptions::default().concurrency(1).pause(first, longest);
+    let now = Instant::now();
+    assert_eq!(
+        desk.tried(Receipt(0), failed(FailedKind::Message), true, now, &options),
+        Some(Verdict::Again)
+    );
+    assert_eq!(numbers(&desk.ready(now, &options)), [[1]]);
+    assert_eq!(numbers(&desk.ready(now + first, &options)), [[0, 1, 2]]);
+    let rested = |desk: &Desk| desk.due().unwrap() - now;
+    assert!(rested(&desk) <= first);
+    for most in [200, 300, 300] {
+        desk.tried(Receipt(0), failed(FailedKind::Message), true, now, &options);
+        let rest = rested(&desk);
+        assert!(
+            rest <= Duration::from_millis(most) && rest >= Duration::from_millis(most * 8 / 10),
+            "{rest:?}"
+        );
+    }
+    // Success ends the rest.
+    desk.tried(Receipt(0), Tried::Done, true, now, &options);
+    assert_eq!((desk.due(), numbers(&desk.ready(now, &options))), (None, vec![vec![1, 2]]));
+}
+
+#[test]
+fn only_what_may_be_the_message_s_fault_counts_and_poison_does_not_wait() {
+    let mut desk = desk(&[Some("a"), Some("b")]);
+    let options = ConsumerOptions::default().tries_max(2);
+    let now = Instant::now();
+    let mut tried = |kind, counted| desk.tried(Receipt(0), failed(kind), counted, now, &options);
+    for _ in 0..10 {
+        assert_eq!(tried(FailedKind::Later, true), Some(Verdict::Again));
+        assert_eq!(tried(FailedKind::Message, false), Some(Verdict::Again));
+    }
+    assert_eq!(tried(FailedKind::Message, true), Some(Verdict::Again));
+    assert_eq!(tried(FailedKind::Message, true), Some(Verdict::Bury { error: "no".into() }));
+    let at_once = desk.tried(Receipt(1), failed(FailedKind::Poison), true, now, &options);
+    assert_eq!(at_once, Some(Verdict::Bury { error: "no".into() }));
+    desk.buried(Receipt(0));
+    desk.buried(Receipt(1));
+    assert_eq!((desk.len(), desk.due()), (0, None));
+}
+
+#[test]
+fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut desk = desk(&[a, a, b, a, a]);
+    let options = ConsumerOptions::default();
+    assert_eq!(desk.drop_lost(&[Receipt(1), Receipt(3), Receipt(7)]), [Receipt(4)]);
+    assert_eq!(desk.tried(Receipt(1), failed(FailedKind::Message), true, Instant::now(), &options), None);
+    assert_eq!(desk.receipts(), [Receipt(0), Receipt(2)]);
+    assert_eq!(desk.drop_lost(&[Receipt(0), Receipt(2)]), []);
+    assert!(desk.by_key.is_empty() && desk.lines.is_empty() && desk.by_receipt.is_empty());
+}

@@ -1,0 +1,108 @@
+//! What is done with messages.
+
+use std::fmt;
+use std::future::Future;
+
+use super::message::Message;
+use crate::tx::TxError;
+
+/// Handles messages: all of a call in one transaction with their marks, or none of them.
+///
+/// ```no_run
+/// # #[cfg(feature = "sqlx-postgres")] {
+/// use semel::inbox::Inbox;
+/// use semel::inbox::consumer::{Failed, Handler, Message};
+///
+/// struct Notes {
+///     pool: sqlx::PgPool,
+///     inbox: Inbox,
+/// }
+///
+/// impl Handler for Notes {
+///     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+///         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+///         let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
+///         for at in marked.fresh() {
+///             let note = sqlx::query("INSERT INTO note (text) VALUES ($1)").bind(messages[at].payload());
+///             note.execute(&mut *tx).await.map_err(Failed::new)?;
+///         }
+///         marked.end_tx(&mut tx).await?;
+///         // In doubt, it is later: the marks tell when they come again.
+///         tx.commit().await.map_err(Failed::later)
+///     }
+/// }
+/// # }
+/// ```
+pub trait Handler: Send + Sync + 'static {
+    /// Handles all of these, in their order. `Ok` says that what they cause is durable. After an error nothing of it is;
+    /// whoever fails as one of many is called again with fewer, until it is known which message it is.
+    fn handle(&self, messages: &[Message]) -> impl Future<Output = Result<(), Failed>> + Send;
+}
+
+/// Why messages were not handled.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Failed {
+    message: String,
+    kind: FailedKind,
+}
+
+/// Whose fault a failure is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FailedKind {
+    /// Perhaps the message's: after some tries it is buried.
+    Message,
+    /// The message's, and trying again would not help: it is buried at once.
+    Poison,
+    /// Not the message's: what it needs is not there now. It is tried again for as long as it takes.
+    Later,
+}
+
+impl Failed {
+    /// Perhaps because of the message.
+    pub fn new(error: impl fmt::Display) -> Self {
+        Self { message: error.to_string(), kind: FailedKind::Message }
+    }
+
+    /// Because of the message, for good.
+    pub fn poison(error: impl fmt::Display) -> Self {
+        Self { message: error.to_string(), kind: FailedKind::Poison }
+    }
+
+    /// Not because of the message: the database is not there, a lock was not had.
+    pub fn later(error: impl fmt::Display) -> Self {
+        Self { message: error.to_string(), kind: FailedKind::Later }
+    }
+
+    /// Whose fault it is.
+    pub fn kind(&self) -> FailedKind {
+        self.kind
+    }
+}
+
+impl<E: fmt::Display> From<TxError<E>> for Failed {
+    fn from(error: TxError<E>) -> Self {
+        if error.may_retry() { Self::later(error) } else { Self::new(error) }
+    }
+}
+
+/// Keeps messages that cannot be handled, for people.
+pub trait DeadLetters: Send + Sync + 'static {
+    /// Keeps it, durably: after `Ok` the broker may forget it. The same message twice is kept once.
+    fn bury(&self, consumer: &str, message: &Buried<'_>) -> impl Future<Output = Result<(), Failed>> + Send;
+}
+
+/// A message to be kept, and why.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Buried<'m> {
+    /// As the broker delivered it.
+    pub delivery: &'m crate::source::Delivery,
+    /// Its id, where it has one.
+    pub id: Option<String>,
+    /// What went wrong the last time.
+    pub error: &'m str,
+    /// How often it was tried.
+    pub tries: u32,
+}

@@ -1,0 +1,95 @@
+//! Bounds of a consumer.
+
+use std::time::Duration;
+
+use crate::source::Identify;
+
+/// Bounds of a consumer. The defaults suit a service.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ConsumerOptions {
+    pub(super) identify: Identify,
+    pub(super) held_max: usize,
+    pub(super) batch_max: usize,
+    pub(super) concurrency: usize,
+    pub(super) tries_max: u32,
+    pub(super) suspects_max: usize,
+    pub(super) pause: (Duration, Duration),
+    pub(super) handle_timeout: Duration,
+    pub(super) farewell: Duration,
+}
+
+impl Default for ConsumerOptions {
+    fn default() -> Self {
+        Self {
+            identify: Identify::default(),
+            held_max: 2_000,
+            batch_max: 500,
+            concurrency: 4,
+            tries_max: 8,
+            suspects_max: 8,
+            pause: (Duration::from_millis(50), Duration::from_secs(30)),
+            handle_timeout: Duration::from_secs(60),
+            farewell: Duration::from_secs(20),
+        }
+    }
+}
+
+impl ConsumerOptions {
+    /// Where the id of a message is: [`Identify::ByEvent`] unless told otherwise.
+    pub fn identify(mut self, identify: Identify) -> Self {
+        self.identify = identify;
+        self
+    }
+
+    /// Most messages received and not settled: 2,000 unless told otherwise. When so many are held nothing more is
+    /// received.
+    pub fn held_max(mut self, messages: usize) -> Self {
+        self.held_max = messages.max(1);
+        self
+    }
+
+    /// Most messages that are handled by one call, in one transaction: 500 unless told otherwise.
+    pub fn batch_max(mut self, messages: usize) -> Self {
+        self.batch_max = messages.clamp(1, crate::inbox::BATCH_MESSAGES_MAX);
+        self
+    }
+
+    /// How many calls are under way at once: 4 unless told otherwise. Messages of one key are never in two of them.
+    pub fn concurrency(mut self, calls: usize) -> Self {
+        self.concurrency = calls.clamp(1, 1_024);
+        self
+    }
+
+    /// How often a message may fail before it is buried: 8 unless told otherwise.
+    pub fn tries_max(mut self, tries: u32) -> Self {
+        self.tries_max = tries.max(1);
+        self
+    }
+
+    /// When nothing was handled and at least so many lines failed, the handler's own world is down and no message is to
+    /// blame: 8 unless told otherwise.
+    pub fn suspects_max(mut self, lines: usize) -> Self {
+        self.suspects_max = lines.max(1);
+        self
+    }
+
+    /// The pause after a failure, from the first to the longest: 50 ms to 30 s unless told otherwise.
+    pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
+        let first = first.max(Duration::from_millis(1));
+        self.pause = (first, longest.max(first));
+        self
+    }
+
+    /// How long one call may take: a minute unless told otherwise. Then it is dropped, and with it its transaction.
+    pub fn handle_timeout(mut self, timeout: Duration) -> Self {
+        self.handle_timeout = timeout.max(Duration::from_millis(10));
+        self
+    }
+
+    /// How long calls under way may take to end after a stop: twenty seconds unless told otherwise.
+    pub fn farewell(mut self, patience: Duration) -> Self {
+        self.farewell = patience;
+        self
+    }
+}

@@ -1,0 +1,283 @@
+//! The loop for a sink that keeps the position beside the events: batch, transaction, done, and again.
+//!
+//! ```text
+//!  take all of the source ─▶ begin: fence, then the position ─▶ resume ─▶ batch ─▶ events and position ─▶ done
+//!            ▲                                                                              │
+//!            └──────────────── lost, or nobody knows what was published ◀───────────────────┘
+//! ```
+//!
+//! **Only the batch of the position can be published and not done.** The next one is published after the last is done,
+//! and a source gives the position's batch before any other. So whoever comes compares one position and knows.
+//!
+//! **The source is taken before the sink.** Begun first, a relay that stands by would fence the one that works, and that
+//! one the next. Taken first, it waits until the lease is its own, and then its `begin` ends whatever the last owner
+//! may still have under way: committed before, it is seen in the position; not committed, it never is.
+
+use std::time::{Duration, Instant};
+
+use super::parts::Parts;
+use super::reached::LEFT_OUT_MAX;
+use super::run::{Ended, Relay, RelayError, grown, keeping, wait, within};
+use super::source::{Batch, Reached, Source, SourceError};
+use crate::crash;
+use crate::sink::{ExactlyOnce, SinkError};
+
+/// What the relay knows of the sink.
+struct Sea {
+    /// How far it has come; nobody but us can change it. `None`: it has to be asked.
+    known: Option<Option<Reached>>,
+    /// Most events of the next transaction.
+    most: usize,
+}
+
+/// What a turn brought.
+enum Turn {
+    /// Another has the source.
+    Standby,
+    Idle,
+    Done,
+    /// From the start: the source was lost, or nobody knows what the sink has.
+    Again,
+}
+
+/// What a transaction brought that was not committed.
+enum Failed {
+    /// From the start.
+    Again,
+    /// Nothing of it was published.
+    No(SinkError),
+}
+
+impl<S: Source, K: ExactlyOnce> Relay<S, K> {
+    /// As [`run`](Relay::run), with a sink that keeps the position in one transaction with the events: readers of
+    /// committed data see each event once, whatever dies on the way.
+    ///
+    /// One relay works at a time. Others of the same outbox and with the same name in the sink stand by, and one takes
+    /// over when the lease is lost. A relay that was replaced ends with [`RelayError::Fenced`].
+    ///
+    /// ```no_run
+    /// # #[cfg(all(feature = "postgres", feature = "kafka"))] {
+    /// use semel::relay::{Relay, RelayOptions, poll::postgres::PostgresOutbox};
+    /// use semel::sink::kafka::KafkaSink;
+    ///
+    /// async fn relay() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let outbox = PostgresOutbox::open("postgres://relay@db/payments").await?;
+    ///     let sink = KafkaSink::options("broker:9092").exactly_once("relay-payments")?;
+    ///     Relay::new(outbox.source(), sink, RelayOptions::default()).run_exactly_once().await?;
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    pub async fn run_exactly_once(mut self) -> Result<Ended, RelayError> {
+        let mut ended = Ended::default();
+        let mut stopped = self.stop.subscribe();
+        let mut sea = Sea { known: None, most: usize::MAX };
+        let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        while !*stopped.borrow() {
+            match self.turn(&mut sea, &mut ended).await {
+                Ok(Turn::Done) => {
+                    (idle, pause) = (self.options.probe.0, self.options.pause.0);
+                    self.prune_if_due().await;
+                }
+                Ok(turn @ (Turn::Idle | Turn::Standby)) => {
+                    if matches!(turn, Turn::Idle) {
+                        self.prune_if_due().await;
+                    }
+                    self.rest(idle, &mut stopped).await;
+                    idle = (idle * 2).min(self.options.probe.1);
+                }
+                Ok(Turn::Again) => {
+                    sea.known = None;
+                    // Lost meanwhile, it is asked for again; not at once, as below.
+                    if self.keeping(within(pause, wait(&mut stopped))).await?.is_none() {
+                        within(self.options.pause.0, wait(&mut stopped)).await;
+                    }
+                    pause = grown(pause, &self.options);
+                }
+                Err(RelayError::Source(error)) if error.may_retry() => {
+                    tracing::warn!(%error, "the relay's source failed; trying again");
+                    sea.known = None;
+                    within(pause, wait(&mut stopped)).await;
+                    pause = grown(pause, &self.options);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the relay stops");
+                    let _ = self.source.leave().await;
+                    return Err(error);
+                }
+            }
+        }
+        if let Err(error) = self.source.leave().await {
+            tracing::warn!(%error, "the source was not given back; another takes it when the lease is over");
+        }
+        Ok(ended)
+    }
+
+    async fn turn(&mut self, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
+        if sea.known.is_none() {
+            if !self.source.take_all().await? {
+                return Ok(Turn::Standby);
+            }
+            match self.begin().await? {
+                Some(reached) => sea.known = Some(reached),
+                None => return Ok(Turn::Again),
+            }
+        }
+        match self.source.next().await? {
+            Some(batch) => self.send_at(&batch, sea, ended).await,
+            None => Ok(Turn::Idle),
+        }
+    }
+
+    /// Takes the sink over and tells the source how far it has come. `None`: it did not work.
+    async fn begin(&mut self) -> Result<Option<Option<Reached>>, RelayError> {
+        if !self.source.holds() {
+            return Ok(None);
+        }
+        crash::point(crash::BEFORE_BEGIN);
+        let Self { source, sink, observer, .. } = self;
+        let position = match keeping(source, observer.as_ref(), sink.begin()).await? {
+            None => return Ok(None),
+            Some(Ok(position)) => position,
+            Some(Err(error)) if error.is_fenced() => return Err(RelayError::Fenced(error)),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "the sink could not be taken over; trying again");
+                return Ok(None);
+            }
+        };
+        crash::point(crash::AFTER_BEGIN);
+        let reached = position.as_deref().map(read).transpose()?;
+        match self.source.resume(reached.as_ref()).await {
+            Ok(()) => Ok(Some(reached)),
+            Err(SourceError::Lineage { stored, found }) => Err(RelayError::OtherOutbox { stored, found }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Publishes a batch, all of it at once where that is possible, until each of its events is confirmed or set aside.
+    async fn send_at(&mut self, batch: &Batch, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
+        let reached = sea.known.as_ref().and_then(Option::as_ref);
+        let (found, stored) = (&batch.position.lineage, reached.map(|reached| &reached.position.lineage));
+        if let Some(stored) = stored.filter(|stored| !stored.matches(found)) {
+            return Err(RelayError::OtherOutbox { stored: stored.clone(), found: found.clone() });
+        }
+        let options = self.options.clone();
+        let mut parts = Parts::new(batch, reached, sea.most, &options);
+        let (mut confirmed, mut leave_at) = (0, None);
+        let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.0);
+        loop {
+            let sending = parts.next();
+            if sending.is_empty() {
+                break;
+            }
+            if *stopped.borrow() {
+                let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
+                if Instant::now() >= at {
+                    return Ok(Turn::Again);
+                }
+            }
+            let error = match self.commit(batch, &parts, &sending, sea).await? {
+                Ok(()) => {
+                    confirmed += sending.len() as u64;
+                    parts.confirm(&sending);
+                    sea.most = parts.most();
+                    pause = options.pause.0;
+                    continue;
+                }
+                Err(Failed::Again) => return Ok(Turn::Again),
+                Err(Failed::No(error)) => error,
+            };
+            if error.refused_event().is_some_and(|event| parts.refuse(&sending, event, &error)) {
+                continue;
+            }
+            tracing::warn!(%error, events = sending.len(), "a transaction failed");
+            // Is it the events, or the sink? One without events tells.
+            let again = match self.commit(batch, &parts, &[], sea).await? {
+                Ok(()) => parts.blame(&sending, &error),
+                Err(Failed::Again) => return Ok(Turn::Again),
+                Err(Failed::No(_)) => true,
+            };
+            if again {
+                if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
+                    return Ok(Turn::Again);
+                }
+                pause = grown(pause, &options);
+            }
+        }
+        let settled = parts.settled();
+        crash::point(crash::BEFORE_DONE);
+        self.source.done(&settled).await?;
+        crash::point(crash::AFTER_DONE);
+        ended.confirmed += confirmed;
+        ended.parked += settled.iter().filter(|one| **one != super::Settled::Confirmed).count() as u64;
+        ended.batches += 1;
+        Ok(Turn::Done)
+    }
+
+    /// One transaction: these events, and the position that leaves out the others.
+    async fn commit(
+        &mut self,
+        batch: &Batch,
+        parts: &Parts<'_>,
+        sending: &[usize],
+        sea: &mut Sea,
+    ) -> Result<Result<(), Failed>, RelayError> {
+        if !self.source.holds() {
+            return Ok(Err(Failed::Again));
+        }
+        let reached = Reached { position: batch.position.clone(), left_out: parts.left_out(sending) };
+        let position = reached.to_bytes().ok_or_else(|| {
+            let left = reached.left_out.len();
+            RelayError::Position(format!(
+                "{left} events of a batch are left out, and {LEFT_OUT_MAX} can be named; lower the source's batch_max, and \
+                 let a relay that runs at least once publish what is under way"
+            ))
+        })?;
+        let events = sending.iter().filter_map(|at| batch.events.get(*at));
+        let events: Vec<_> = events.map(|pending| pending.event.clone()).collect();
+        crash::point(crash::BEFORE_PUBLISH);
+        let Self { source, sink, observer, .. } = self;
+        let answer = keeping(source, observer.as_ref(), sink.publish_at(&events, &position)).await?;
+        crash::point(crash::AFTER_PUBLISH);
+        match answer {
+            Some(Ok(())) => {
+                sea.known = Some(Some(reached));
+                Ok(Ok(()))
+            }
+            Some(Err(error)) if error.is_fenced() => Err(RelayError::Fenced(error)),
+            Some(Err(error)) if error.is_maybe_published() => {
+                tracing::warn!(%error, "it is in doubt what the sink has; it is asked");
+                // It may have been too much for the time there is.
+                if !sending.is_empty() {
+                    sea.most = (sending.len() / 2).max(1);
+                }
+                Ok(Err(Failed::Again))
+            }
+            Some(Err(error)) => Ok(Err(Failed::No(error))),
+            None => Ok(Err(Failed::Again)),
+        }
+    }
+
+    /// Waits while the source is kept. A stop ends it, unless it is known already. `None`: the source was lost.
+    async fn pause(
+        &mut self,
+        pause: Duration,
+        stopped: &mut tokio::sync::watch::Receiver<bool>,
+        stopping: bool,
+    ) -> Result<Option<()>, RelayError> {
+        let rest = within(pause, async {
+            if stopping { std::future::pending().await } else { wait(stopped).await }
+        });
+        self.keeping(rest).await
+    }
+}
+
+fn read(position: &[u8]) -> Result<Reached, RelayError> {
+    Reached::from_bytes(position).ok_or_else(|| {
+        let start = String::from_utf8_lossy(position.get(..60).unwrap_or(position)).into_owned();
+        RelayError::Position(format!(
+            "{start:?} was not written by this relay or by a version that it knows; find out who else uses its \
+             transactional id, or give it one of its own: it goes on where the outbox's own cursor is"
+        ))
+    })
+}

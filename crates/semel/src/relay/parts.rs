@@ -1,0 +1,118 @@
+//! A batch in transactions: all of it in one, unless it has to be found out which event the sink does not take. Pure.
+//!
+//! Whatever part of a batch is published, the position says what is still left out. So a part may be published alone,
+//! and after a crash it is known which were.
+
+use std::collections::HashSet;
+
+use uuid::Uuid;
+
+use super::options::RelayOptions;
+use super::source::{Batch, Reached, Settled};
+use super::wave::Waves;
+use crate::sink::SinkError;
+
+/// A batch on its way.
+pub(super) struct Parts<'a> {
+    batch: &'a Batch,
+    waves: Waves,
+    /// Most events of the next transaction.
+    most: usize,
+    /// How often the first of the open ones has failed alone.
+    failures: u32,
+    tries_max: u32,
+    /// Topics of which an event was given up after many tries.
+    given_up: HashSet<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    /// `reached`: what the sink has had last. If that is of this batch, only what was left out is still open.
+    pub(super) fn new(
+        batch: &'a Batch,
+        reached: Option<&Reached>,
+        most: usize,
+        options: &RelayOptions,
+    ) -> Self {
+        let mut waves = Waves::new(&batch.events, options);
+        if let Some(reached) = reached.filter(|reached| reached.is_of(&batch.position)) {
+            let left_out: HashSet<&Uuid> = reached.left_out.iter().collect();
+            for (at, pending) in batch.events.iter().enumerate() {
+                // Also one that is held now: it was not when it was published.
+                if !left_out.contains(&pending.event.id()) {
+                    waves.settle(at, Settled::Confirmed);
+                }
+            }
+        }
+        let (most, tries_max) = (most.max(1), options.tries_max);
+        Self { batch, waves, most, failures: 0, tries_max, given_up: HashSet::new() }
+    }
+
+    /// The places of those that go into the next transaction, in order. Empty when all is settled.
+    pub(super) fn next(&self) -> Vec<usize> {
+        let mut open = self.waves.open();
+        open.truncate(self.most);
+        open
+    }
+
+    /// Whom the position names when these are published: all that are not.
+    pub(super) fn left_out(&self, sending: &[usize]) -> Vec<Uuid> {
+        let sending: HashSet<&usize> = sending.iter().collect();
+        let left = |at: &usize| !sending.contains(at) && !self.waves.is_confirmed(*at);
+        let events = self.batch.events.iter().enumerate();
+        events.filter(|(at, _)| left(at)).map(|(_, pending)| pending.event.id()).collect()
+    }
+
+    /// Most events of the next transaction.
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
+    pub(super) fn confirm(&mut self, sent: &[usize]) {
+        for at in sent {
+            self.waves.settle(*at, Settled::Confirmed);
+        }
+        self.found();
+    }
+
+    /// The sink named the event. `false`: it is none of these.
+    pub(super) fn refuse(&mut self, sent: &[usize], event: Uuid, error: &SinkError) -> bool {
+        let named = |at: &&usize| self.batch.events.get(**at).is_some_and(|one| one.event.id() == event);
+        let Some(at) = sent.iter().find(named) else { return false };
+        self.waves.park(*at, error, true);
+        self.found();
+        true
+    }
+
+    /// The sink works and did not take these: one of them is to blame. `true`: the same is to be tried once more, after
+    /// a pause.
+    pub(super) fn blame(&mut self, sent: &[usize], error: &SinkError) -> bool {
+        let [at] = sent else {
+            self.most = (sent.len() / 2).max(1);
+            return false;
+        };
+        self.failures += 1;
+        let topic = self.batch.events.get(*at).map_or("", |pending| pending.event.topic());
+        // What was waited for with one event of a topic is not waited for with each of the others.
+        if self.failures < self.tries_max && !self.given_up.contains(topic) {
+            return true;
+        }
+        self.given_up.insert(topic);
+        self.waves.park(*at, error, false);
+        self.found();
+        false
+    }
+
+    /// What became of each, once [`next`](Self::next) is empty.
+    pub(super) fn settled(self) -> Vec<Settled> {
+        self.waves.settled()
+    }
+
+    fn found(&mut self) {
+        self.failures = 0;
+        self.most = self.most.saturating_mul(2);
+    }
+}
+
+#[cfg(test)]
+#[path = "parts_tests.rs"]
+mod tests;

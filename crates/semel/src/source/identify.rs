@@ -1,0 +1,143 @@
+//! Which message a delivery brings.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Delivery;
+use crate::inbox::{Identity, IdentityError};
+use crate::sink::headers;
+
+/// How the id of a message is found in a delivery.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Identify {
+    /// What semel's relay and CloudEvents write: the header `semel-id`, else `ce_id`, `ce-id` or `cloudEvents:id`, else
+    /// `webhook-id`, `message-id` or `Nats-Msg-Id`.
+    #[default]
+    ByEvent,
+    /// This header.
+    ByHeader(String),
+    /// What is at this JSON pointer (RFC 6901) in the payload: a string or a number.
+    ByPointer(String),
+    /// The place in the broker. It names a delivery: a message that was *published* twice is two, and one that is
+    /// mirrored, restored or moved to another topic is another. Only for producers that cannot name their messages.
+    ByPlace,
+    /// As this says.
+    By(Arc<Closure>),
+}
+
+type Closure = dyn Fn(&Delivery) -> Option<String> + Send + Sync;
+
+/// Headers that have the event's id, the surest first.
+const EVENT_IDS: [&str; 7] =
+    [headers::ID, "ce_id", "ce-id", "cloudEvents:id", "webhook-id", "message-id", "Nats-Msg-Id"];
+
+impl fmt::Debug for Identify {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByEvent => f.write_str("ByEvent"),
+            Self::ByHeader(name) => write!(f, "ByHeader({name:?})"),
+            Self::ByPointer(pointer) => write!(f, "ByPointer({pointer:?})"),
+            Self::ByPlace => f.write_str("ByPlace"),
+            Self::By(_) => f.write_str("By(…)"),
+        }
+    }
+}
+
+/// Why a delivery names no message.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unnamed {
+    /// There is no id where one was looked for.
+    #[error(
+        "the message has no id ({looked}); say where it is with `Identify`, or have its producer name it"
+    )]
+    Missing {
+        /// Where was looked.
+        looked: String,
+    },
+    /// It is no id.
+    #[error(transparent)]
+    Bad(#[from] IdentityError),
+}
+
+impl Identify {
+    /// As a closure says.
+    pub fn by(find: impl Fn(&Delivery) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::By(Arc::new(find))
+    }
+
+    /// The identity of what was delivered.
+    ///
+    /// # Errors
+    /// Where there is none: the message cannot be told from others, and must not be handled as if it could.
+    pub fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+        let (id, looked) = match self {
+            Self::ByEvent => {
+                let id = EVENT_IDS.iter().find_map(|name| delivery.header(name)).map(str::to_owned);
+                (id, "no header such as `semel-id` or `ce_id`".to_owned())
+            }
+            Self::ByHeader(name) => (delivery.header(name).map(str::to_owned), format!("no header {name:?}")),
+            Self::ByPointer(pointer) => (at(pointer, &delivery.payload), format!("nothing at {pointer:?}")),
+            Self::ByPlace => (Some(delivery.place.clone()), String::new()),
+            Self::By(find) => (find(delivery), "nothing found".to_owned()),
+        };
+        let id = id.filter(|id| !id.is_empty()).ok_or(Unnamed::Missing { looked })?;
+        let identity = Identity::new(&delivery.from, &id)?;
+        Ok(delivery.lineage.iter().fold(identity, |identity, lineage| identity.lineage(lineage)))
+    }
+}
+
+fn at(pointer: &str, payload: &[u8]) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_slice(payload).ok()?;
+    match value.pointer(pointer)? {
+        serde_json::Value::String(text) => Some(text.clone()),
+        serde_json::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Receipt;
+
+    fn delivery(headers: &[(&str, &str)], payload: &'static str) -> Delivery {
+        let mut delivery = Delivery::new(Receipt(1), "payments", "0:42".into(), payload);
+        delivery.headers = headers.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+        delivery
+    }
+
+    #[test]
+    fn the_event_s_id_is_found_where_producers_put_it() {
+        for (headers, wanted) in [
+            (&[("ce_id", "b"), ("Semel-Id", "a")][..], "a"),
+            (&[("ce_id", "b")], "b"),
+            (&[("WEBHOOK-ID", "c")], "c"),
+        ] {
+            let found = Identify::default().identify(&delivery(headers, "{}")).unwrap();
+            assert_eq!((found.source(), found.id().as_str()), ("payments", wanted));
+        }
+        assert!(Identify::default().identify(&delivery(&[("semel-id", "")], "{}")).is_err());
+    }
+
+    #[test]
+    fn other_places_and_the_lack_of_an_id_are_told() {
+        let paid = delivery(&[("x-id", "9")], r#"{"id":7,"event":{"id":"e-1"}}"#);
+        let id = |by: Identify| by.identify(&paid).map(|identity| identity.id());
+        assert_eq!(id(Identify::ByHeader("X-Id".into())).unwrap(), "9");
+        assert_eq!(id(Identify::ByPointer("/event/id".into())).unwrap(), "e-1");
+        assert_eq!(id(Identify::ByPointer("/id".into())).unwrap(), "7");
+        assert_eq!(id(Identify::ByPlace).unwrap(), "0:42");
+        assert_eq!(
+            id(Identify::by(|delivery| delivery.header("x-id").map(|id| format!("n{id}")))).unwrap(),
+            "n9"
+        );
+        for missing in
+            [Identify::ByEvent, Identify::ByPointer("/event".into()), Identify::ByHeader("y".into())]
+        {
+            let told = id(missing).unwrap_err().to_string();
+            assert!(told.contains("has no id"), "{told}");
+        }
+    }
+}

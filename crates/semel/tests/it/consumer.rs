@@ -1,0 +1,331 @@
+//! A consumer over a queue that repeats, with handlers that fail, hang and panic. The effects are rows in SQLite, written
+//! in the transaction of the mark; the table judges.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rusqlite::{Connection, TransactionBehavior};
+use semel::inbox::consumer::{Buried, Consumer, ConsumerOptions, DeadLetters, Failed, Handler, Message};
+use semel::inbox::{Inbox, schema};
+use semel::source::memory::MemoryQueue;
+use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
+use semel::tx::driver::Dialect;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What goes wrong with a message, by its payload.
+type Trouble = dyn Fn(&str) -> Option<Failed> + Send + Sync;
+
+#[derive(Clone)]
+struct Effects {
+    db: Arc<Mutex<Connection>>,
+    trouble: Arc<Trouble>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Effects {
+    fn new(trouble: impl Fn(&str) -> Option<Failed> + Send + Sync + 'static) -> Self {
+        let db = Connection::open_in_memory().unwrap();
+        db.execute_batch(schema(Dialect::Sqlite)).unwrap();
+        db.execute_batch("CREATE TABLE effect (n INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT)").unwrap();
+        Self { db: Arc::new(Mutex::new(db)), trouble: Arc::new(trouble), calls: Arc::default() }
+    }
+
+    /// What happened, in its order.
+    fn texts(&self) -> Vec<String> {
+        let db = self.db.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut rows = db.prepare("SELECT text FROM effect ORDER BY n").unwrap();
+        rows.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
+    }
+}
+
+fn text(message: &Message) -> String {
+    String::from_utf8(message.payload().to_vec()).unwrap()
+}
+
+impl Handler for Effects {
+    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        for message in messages {
+            match text(message).as_str() {
+                "hang" => std::future::pending().await,
+                "panic" => panic!("as asked"),
+                _ => {}
+            }
+        }
+        let mut db = self.db.lock().unwrap();
+        let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+        let marked = Inbox::new("mail").unwrap().mark_all_now(&tx, messages)?;
+        for at in marked.fresh() {
+            tx.execute("INSERT INTO effect (text) VALUES (?1)", [text(&messages[at])]).unwrap();
+            if let Some(failed) = (self.trouble)(&text(&messages[at])) {
+                return Err(failed);
+            }
+        }
+        marked.end_now(&tx)?;
+        tx.commit().map_err(Failed::later)
+    }
+}
+
+#[derive(Clone, Default)]
+struct Graves(Arc<Mutex<Vec<(String, String)>>>);
+
+impl DeadLetters for Graves {
+    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
+        assert_eq!(consumer, "mail");
+        let text = String::from_utf8(message.delivery.payload.to_vec()).unwrap();
+        self.0.lock().unwrap().push((text, message.error.to_owned()));
+        Ok(())
+    }
+}
+
+fn options() -> ConsumerOptions {
+    ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(10)).tries_max(3)
+}
+
+fn push(queue: &MemoryQueue, key: &str, text: &str) {
+    queue.push(Some(key), &[("semel-id", text)], text.to_owned());
+}
+
+/// Runs a consumer until this holds.
+async fn until<S: Source, D: DeadLetters>(consumer: Consumer<S, Effects, D>, holds: impl Fn() -> bool) {
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    let held = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, held).await.expect("it never comes to hold");
+    stop.stop();
+    tokio::time::timeout(PATIENCE, run).await.expect("it never stops").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn every_message_is_handled_once_in_the_order_of_its_key() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
+    for n in 0..300 {
+        push(&queue, &format!("k{}", n % 7), &format!("{} {n}", n % 7));
+        // Published twice: the same event under another place.
+        if n % 5 == 0 {
+            push(&queue, &format!("k{}", n % 7), &format!("{} {n}", n % 7));
+        }
+    }
+    until(Consumer::new("mail", queue.source(), effects.clone(), options()), || queue.is_empty()).await;
+    let mut last = HashMap::new();
+    let texts = effects.texts();
+    assert_eq!(texts.len(), 300);
+    for text in texts {
+        let (key, n) = text.split_once(' ').unwrap();
+        let n: i32 = n.parse().unwrap();
+        assert!(last.insert(key.to_owned(), n).is_none_or(|before| before < n), "{text} was overtaken");
+    }
+}
+
+#[tokio::test]
+async fn one_that_fails_is_found_tried_again_and_buried_and_the_others_go_on() {
+    let queue = MemoryQueue::new("payments");
+    let effects = Effects::new(|text| match text {
+        "b2" => Some(Failed::new("never")),
+        "c1" => Some(Failed::poison("nonsense")),
+        _ => None,
+    });
+    for text in ["a1", "b1", "c1", "b2", "a2", "b3", "c2"] {
+        push(&queue, &text[..1], text);
+    }
+    let graves = Graves::default();
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().concurrency(1));
+    until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
+    let mut texts = effects.texts();
+    let of_b: Vec<_> = texts.iter().filter(|text| text.starts_with('b')).cloned().collect();
+    assert_eq!(of_b, ["b1", "b3"], "b3 comes after b2 was buried");
+    texts.sort();
+    assert_eq!(texts, ["a1", "a2", "b1", "b3", "c2"]);
+    let mut buried = graves.0.lock().unwrap().clone();
+    buried.sort();
+    assert_eq!(buried, [("b2".into(), "never".into()), ("c1".into(), "nonsense".into())]);
+}
+
+#[tokio::test]
+async fn without_a_place_for_dead_letters_the_key_waits_and_nothing_is_lost() {
+    let queue = MemoryQueue::new("payments");
+    let well = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&well);
+    let effects = Effects::new(move |text| {
+        (text == "b1" && !seen.load(Ordering::Relaxed)).then(|| Failed::poison("not yet"))
+    });
+    for text in ["b1", "b2", "a1"] {
+        push(&queue, &text[..1], text);
+    }
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
+    let check = effects.clone();
+    until(consumer, move || {
+        // Many more tries than `tries_max` later it is still there.
+        if check.calls.load(Ordering::Relaxed) > 30 {
+            well.store(true, Ordering::Relaxed);
+        }
+        queue.is_empty()
+    })
+    .await;
+    assert_eq!(effects.texts(), ["a1", "b1", "b2"]);
+}
+
+#[tokio::test]
+async fn when_everything_fails_no_message_is_to_blame() {
+    let queue = MemoryQueue::new("payments");
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let effects = Effects::new(move |_| {
+        (seen.fetch_add(1, Ordering::Relaxed) < 2_000).then(|| Failed::new("the disk is full"))
+    });
+    for n in 0..20 {
+        push(&queue, &n.to_string(), &n.to_string());
+    }
+    let graves = Graves::default();
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
+    until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
+    assert_eq!(effects.texts().len(), 20);
+    assert!(graves.0.lock().unwrap().is_empty(), "buried: {:?}", graves.0.lock().unwrap());
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_or_panics_fails_and_nothing_else_does() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
+    for text in ["a1", "panic", "b1", "hang", "c1"] {
+        push(&queue, text, text);
+    }
+    let graves = Graves::default();
+    let options = options().concurrency(1).handle_timeout(Duration::from_millis(30));
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options);
+    until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
+    let mut texts = effects.texts();
+    texts.sort();
+    assert_eq!(texts, ["a1", "b1", "c1"]);
+    assert_eq!(graves.0.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_message_without_a_name_is_buried_and_never_handled() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
+    queue.push(None, &[], "nameless");
+    queue.push(None, &[("semel-id", "1")], "named");
+    let graves = Graves::default();
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options());
+    until(consumer.dead_letters(graves.clone()), || queue.is_empty()).await;
+    assert_eq!(effects.texts(), ["named"]);
+    let buried = graves.0.lock().unwrap().clone();
+    assert!(buried.len() == 1 && buried[0].1.contains("has no id"), "{buried:?}");
+    // By its place it has a name: asked for, not assumed.
+    queue.push(None, &[], "by its place");
+    let options = options().identify(Identify::ByPlace);
+    until(Consumer::new("mail", queue.source(), effects.clone(), options), || queue.is_empty()).await;
+    assert_eq!(effects.texts(), ["named", "by its place"]);
+}
+
+#[tokio::test]
+async fn a_stopped_consumer_gives_back_what_it_holds() {
+    let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
+    let effects = Effects::new(|_| Some(Failed::later("the database is away")));
+    push(&queue, "a", "a1");
+    let calls = Arc::clone(&effects.calls);
+    let consumer = Consumer::new("mail", queue.source(), effects, options());
+    until(consumer, || calls.load(Ordering::Relaxed) > 3).await;
+    let mut other = queue.source();
+    let came = other.receive(10, Duration::ZERO).await.unwrap();
+    assert_eq!(came.len(), 1, "another one gets it at once");
+}
+
+/// Consumers that die at any moment, two at a time, on a queue whose leases are short.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_that_die_at_any_moment_handle_every_message_once() {
+    let seed = testkit::seed::seed();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let queue = MemoryQueue::with_lease("payments", Duration::from_millis(30));
+    let chance = Mutex::new(fastrand::Rng::with_seed(seed ^ 1));
+    let effects = Effects::new(move |_| {
+        (chance.lock().unwrap().u8(..) < 8).then(|| Failed::later("a lock was not had"))
+    });
+    for n in 0..400 {
+        push(&queue, &(n % 20).to_string(), &format!("{} {n}", n % 20));
+    }
+    let begun = std::time::Instant::now();
+    while !queue.is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "seed {seed}: {} are left", queue.len());
+        let lives: Vec<_> = (0..2)
+            .map(|_| {
+                let consumer = Consumer::new(
+                    "mail",
+                    queue.source(),
+                    effects.clone(),
+                    options().held_max(40).batch_max(7),
+                );
+                (tokio::spawn(consumer.run()), Duration::from_micros(random.u64(100..40_000)))
+            })
+            .collect();
+        for (life, length) in lives {
+            tokio::time::sleep(length).await;
+            life.abort();
+            let _ = life.await;
+        }
+    }
+    let mut texts = effects.texts();
+    for key in 0..20 {
+        let prefix = format!("{key} ");
+        let numbers: Vec<i32> =
+            texts.iter().filter_map(|text| text.strip_prefix(&prefix)).map(|n| n.parse().unwrap()).collect();
+        assert!(numbers.is_sorted(), "seed {seed}: key {key} was handled as {numbers:?}");
+    }
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 400, "seed {seed}");
+    assert_eq!(effects.texts().len(), 400, "seed {seed}");
+}
+
+/// What the table has to catch: a source that acknowledges what it gives.
+struct AcksFirst<S>(S);
+
+impl<S: Source> Source for AcksFirst<S> {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        let came = self.0.receive(most, wait).await?;
+        let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();
+        self.0.settle(&done).await?;
+        Ok(came)
+    }
+
+    async fn settle(&mut self, _: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+        self.0.keep(held).await
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.0.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        Vec::new()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.0.leave().await
+    }
+}
+
+#[tokio::test]
+async fn the_table_catches_an_acknowledgement_before_the_effect() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| Some(Failed::later("away"))));
+    push(&queue, "a", "a1");
+    let calls = Arc::clone(&effects.calls);
+    let consumer = Consumer::new("mail", AcksFirst(queue.source()), effects.clone(), options());
+    let life = tokio::spawn(consumer.run());
+    while calls.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    life.abort();
+    let _ = life.await;
+    assert!(queue.is_empty() && effects.texts().is_empty(), "it is gone from the queue, and never happened");
+}

@@ -1,0 +1,276 @@
+//! PostgreSQL to Kafka with relays that are killed, stopped and replaced while writers append. Kafka's own consumer is
+//! the judge, against the outbox table.
+//!
+//! `SEMEL_EXACTLY_ONCE_KILLS` says how often relays are killed by chance (4).
+
+use std::collections::HashMap;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use semel::crash::{BEFORE_BEGIN, BEFORE_SINK_COMMIT, IN_EXACTLY_ONCE};
+use testkit::child::{Child, Finished};
+use testkit::services::{Service, alone, require};
+use tokio::task::JoinHandle;
+
+use crate::world::{Postgres, corner};
+
+const SOON: Duration = Duration::from_secs(60);
+const LEASE_MS: u64 = 800;
+/// Larger than its topic takes.
+const LARGE: usize = 6_000;
+
+struct Scene {
+    world: Postgres,
+    bootstrap: String,
+    name: String,
+    over: Arc<AtomicBool>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Scene {
+    async fn new(bootstrap: &str) -> Option<Self> {
+        let world = Postgres::new().await?;
+        let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+        let scene = Self {
+            world,
+            bootstrap: bootstrap.to_owned(),
+            name: format!("{}_{nanos}", corner()),
+            over: Arc::default(),
+            writers: Vec::new(),
+        };
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", bootstrap).create().unwrap();
+        for topic in scene.topics() {
+            let new = NewTopic::new(&topic, 3, TopicReplication::Fixed(1)).set("max.message.bytes", "5000");
+            admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        }
+        Some(scene)
+    }
+
+    fn topics(&self) -> [String; 2] {
+        ["even", "odd"].map(|kind| format!("{}_{kind}", self.name))
+    }
+
+    /// Two who append: a few events a transaction, over two topics, and now and then one that Kafka does not take.
+    async fn write(&mut self) {
+        let tables = "CREATE TABLE counter (key text PRIMARY KEY, n bigint NOT NULL);
+                      INSERT INTO counter SELECT 'k' || n, 0 FROM generate_series(0, 11) n";
+        self.world.connect().await.batch_execute(tables).await.unwrap();
+        for _ in 0..2 {
+            let (client, over, topics) = (self.world.connect().await, self.over.clone(), self.topics());
+            self.writers.push(tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let mut tx = "BEGIN;".to_owned();
+                    let mut keys: Vec<u32> = (0..fastrand::u32(1..4)).map(|_| fastrand::u32(0..12)).collect();
+                    keys.sort_unstable();
+                    keys.dedup();
+                    for key in keys {
+                        let topic = &topics[usize::from(fastrand::bool())];
+                        // Keys of their own: the others are to be judged by all that comes after.
+                        let large = if key >= 10 && fastrand::u32(0..30) == 0 { LARGE } else { 0 };
+                        tx.push_str(&format!(
+                            "UPDATE counter SET n = n + 1 WHERE key = 'k{key}';
+                             INSERT INTO semel_outbox (topic, type, key, payload)
+                             SELECT '{topic}', 'number', key, (key || ':' || n || ':' || repeat('x', {large}))::bytea
+                             FROM counter WHERE key = 'k{key}';"
+                        ));
+                    }
+                    tx.push_str(if fastrand::u32(0..10) == 0 { "ROLLBACK" } else { "COMMIT" });
+                    client.batch_execute(&tx).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(fastrand::u64(1..8))).await;
+                }
+            }));
+        }
+    }
+
+    fn relay(&self, crash_at: Option<&str>) -> Child {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eos_worker"));
+        command.args([&self.world.url(), &self.bootstrap, &self.name, &format!("{}_positions", self.name)]);
+        command.arg(LEASE_MS.to_string());
+        let mut child = Child::spawn(command, crash_at).unwrap();
+        assert_eq!(child.next_line(SOON).unwrap(), "working");
+        child
+    }
+
+    /// The writers end, and all that they wrote goes out.
+    async fn finish(&mut self) -> Finished {
+        self.over.store(true, Ordering::Relaxed);
+        for writer in self.writers.drain(..) {
+            writer.await.unwrap();
+        }
+        let client = self.world.connect().await;
+        let last = format!(
+            "INSERT INTO semel_outbox (topic, type, key, payload)
+             VALUES ('{}', 'last', 'last', 'last:1:')",
+            self.topics()[0]
+        );
+        client.batch_execute(&last).await.unwrap();
+        let relay = self.relay(None);
+        // One that a person had tried again is refused again.
+        let options = self.world.options().open().await.unwrap();
+        options.retry(None).await.unwrap();
+        let left = "SELECT count(*) FROM semel_outbox_cursor c JOIN semel_outbox o
+                        ON abs(hashtext(o.key) % 16) = c.lane
+                    WHERE c.until_seq IS NOT NULL
+                       OR (NOT pg_visible_in_snapshot(o.xid, c.low) AND (c.high IS NULL OR o.seq > c.after_seq))";
+        for _ in 0..600 {
+            if client.query_one(left, &[]).await.unwrap().get::<_, i64>(0) == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(client.query_one(left, &[]).await.unwrap().get::<_, i64>(0), 0, "events are left");
+        relay.terminate().unwrap();
+        let mut relay = relay;
+        relay.wait(SOON).unwrap()
+    }
+
+    /// What Kafka's own consumer sees of the committed, against the tables: every event once, in the order of its key.
+    async fn judge(self) {
+        let client = self.world.connect().await;
+        let query = "SELECT topic, convert_from(payload, 'UTF8'), key, EXISTS (
+                         SELECT FROM semel_outbox_parked p WHERE p.id = o.id)
+                     FROM semel_outbox o ORDER BY seq";
+        let (mut lost, mut twice, mut overtaken, mut events, mut aside) = (0, 0, 0, 0, 0);
+        let rows = client.query(query, &[]).await.unwrap();
+        for topic in self.topics() {
+            let of_topic: Vec<_> = rows.iter().filter(|row| row.get::<_, String>(0) == topic).collect();
+            let wanted = of_topic.iter().filter(|row| !row.get::<_, bool>(3)).count();
+            let lines = consumed(&self.bootstrap, &topic, wanted);
+            let mut counts: HashMap<&str, usize> = HashMap::new();
+            let mut last: HashMap<&str, u64> = HashMap::new();
+            for line in &lines {
+                *counts.entry(line).or_default() += 1;
+                let mut parts = line.split(':');
+                let (key, n) = (parts.next().unwrap(), parts.next().unwrap().parse().unwrap());
+                overtaken += usize::from(last.insert(key, n).is_some_and(|before| before > n));
+            }
+            for row in &of_topic {
+                let (text, parked): (String, bool) = (row.get(1), row.get(3));
+                let seen = counts.remove(text.as_str()).unwrap_or(0);
+                lost += usize::from(seen + usize::from(parked) == 0);
+                twice += usize::from(seen + usize::from(parked) > 1);
+                aside += usize::from(parked);
+            }
+            assert!(counts.is_empty(), "never written: {counts:?}");
+            events += of_topic.len();
+        }
+        println!("{events} events, {aside} parked: {lost} lost, {twice} twice, {overtaken} overtaken");
+        assert_eq!((lost, twice, overtaken), (0, 0, 0));
+        assert!(events > 200, "{events}");
+        self.world.end().await;
+    }
+}
+
+/// It gives up when nothing has come for a few seconds, which on a busy machine may be before its first fetch.
+fn consumed(bootstrap: &str, topic: &str, at_least: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for _ in 0..5 {
+        let most = at_least * 2 + 10;
+        lines = testkit::services::kafka::console_consumer(bootstrap, topic, true, most).unwrap();
+        if lines.len() >= at_least {
+            break;
+        }
+    }
+    lines
+}
+
+/// Killed at every point, the next one already standing by; then anywhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_killed_at_every_point_publishes_once() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let Some(mut scene) = Scene::new(broker.url()).await else { return };
+    scene.write().await;
+    for (n, point) in IN_EXACTLY_ONCE.iter().enumerate() {
+        // Only at its start does it begin.
+        let nth = if n < 2 { 1 } else { 2 + n % 3 };
+        let mut relay = scene.relay(Some(&format!("{point}:{nth}")));
+        assert_eq!(relay.wait_for_point(SOON).unwrap(), *point);
+        relay.kill().unwrap();
+    }
+    let kills = std::env::var("SEMEL_EXACTLY_ONCE_KILLS").map_or(4, |text| text.parse().unwrap());
+    for _ in 0..kills {
+        let mut relay = scene.relay(None);
+        assert_eq!(relay.next_line(SOON).unwrap(), "done");
+        std::thread::sleep(Duration::from_millis(fastrand::u64(0..100)));
+        relay.kill().unwrap();
+    }
+    let ended = scene.finish().await;
+    assert!(ended.stdout.last().unwrap().starts_with("stopped"), "{ended:?}");
+    scene.judge().await;
+}
+
+/// Stopped for longer than its lease where it is worst, replaced, and woken up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let Some(mut scene) = Scene::new(broker.url()).await else { return };
+    scene.write().await;
+    // Everything is written, the commit is next: the other's begin must end it.
+    let mut zombie = scene.relay(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
+    let mut other = scene.relay(None);
+    zombie.wait_for_point(SOON).unwrap();
+    zombie.pause().unwrap();
+    assert_eq!(other.next_line(SOON).unwrap(), "done");
+    zombie.resume().unwrap();
+    zombie.go().unwrap();
+    let ended = zombie.wait(SOON).unwrap();
+    assert_eq!(ended.stdout.last().map(String::as_str), Some("fenced"), "{ended:?}");
+    // Stopped anywhere: it finds out by itself, or is told.
+    let mut third = scene.relay(None);
+    other.pause().unwrap();
+    assert_eq!(third.next_line(SOON).unwrap(), "done");
+    other.resume().unwrap();
+    for _ in 0..5 {
+        assert_eq!(third.next_line(SOON).unwrap(), "done");
+    }
+    // Stopped before it takes the sink, while another has it: what it begins then ends nobody's work for good.
+    third.kill().unwrap();
+    let _ = other.kill();
+    let mut early = scene.relay(Some(BEFORE_BEGIN));
+    early.wait_for_point(SOON).unwrap();
+    let mut fourth = scene.relay(None);
+    assert_eq!(fourth.next_line(SOON).unwrap(), "done");
+    early.go().unwrap();
+    let ended = fourth.wait(SOON).unwrap();
+    assert_eq!(ended.stdout.last().map(String::as_str), Some("fenced"), "{ended:?}");
+    assert_eq!(early.next_line(SOON).unwrap(), "done");
+    early.kill().unwrap();
+    scene.finish().await;
+    scene.judge().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_is_killed_and_comes_back_has_everything_once() {
+    let Some(mut broker) = alone(Service::Kafka) else { return };
+    let Some(mut scene) = Scene::new(broker.url()).await else { return };
+    scene.write().await;
+    let mut relay = scene.relay(None);
+    for _ in 0..3 {
+        assert_eq!(relay.next_line(SOON).unwrap(), "done");
+    }
+    broker.kill().unwrap();
+    // Everybody waits: the lease is kept, and nobody stops.
+    tokio::time::sleep(Duration::from_millis(LEASE_MS * 2)).await;
+    broker.start().unwrap();
+    while relay.next_line(Duration::from_millis(1)).is_ok() {}
+    for _ in 0..3 {
+        assert_eq!(relay.next_line(SOON).unwrap(), "done");
+    }
+    // Down under one that is killed meanwhile.
+    broker.kill().unwrap();
+    relay.kill().unwrap();
+    let relay = scene.relay(None);
+    broker.start().unwrap();
+    scene.bootstrap = broker.url().to_owned();
+    relay.terminate().unwrap();
+    let mut relay = relay;
+    relay.wait(SOON).unwrap();
+    scene.finish().await;
+    scene.judge().await;
+}

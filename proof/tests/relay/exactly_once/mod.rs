@@ -1,0 +1,11 @@
+//! Exactly once: a sink that keeps the position beside the events, judged by what readers of it see.
+
+mod broker;
+mod chance;
+#[cfg(all(feature = "sinks", feature = "kill"))]
+mod kafka;
+mod lanes;
+mod misuse;
+mod outboxes;
+mod planted;
+mod scenes;

@@ -1,0 +1,179 @@
+//! What may happen between a commit and the word of it, on each outbox.
+
+use std::time::Duration;
+
+use semel::relay::Source;
+
+use super::broker::{Broker, Bug, Step};
+use super::outboxes::{InMaria, InPostgres, InSqlite, LEASE, Outbox, Verdict, verdict};
+
+const EVENTS: [(&str, &str); 5] = [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1"), ("a", "a3")];
+
+/// Killed between the commit and done. Gives what readers then see.
+pub async fn killed_after_the_commit(outbox: &impl Outbox, bug: Bug) -> Verdict {
+    let broker = Broker::with(&[Step::CommitAndHang]);
+    outbox.append(&EVENTS).await;
+    let first = outbox.start(&broker, bug);
+    if bug == Bug::AnswersBeforeTheCommit {
+        // Nobody hangs: it is told at once, and dies before it commits what it told.
+        tokio::time::sleep(LEASE).await;
+    } else {
+        broker.until("a commit without an answer", |state| state.hanging == 1).await;
+    }
+    first.kill().await;
+    let second = outbox.start(&broker, if bug == Bug::AnswersBeforeTheCommit { Bug::None } else { bug });
+    outbox.drained(&broker).await;
+    second.stop().await;
+    verdict(outbox, &broker, &EVENTS).await
+}
+
+/// A refused event, and killed between the commit of the others and done.
+pub async fn killed_with_one_left_out(outbox: &impl Outbox, bug: Bug) -> (Verdict, Vec<String>) {
+    let broker = Broker::with(&[Step::Commit, Step::CommitAndHang]);
+    broker.state().refused.insert("a2".to_owned());
+    outbox.append(&EVENTS).await;
+    let first = outbox.start(&broker, bug);
+    broker.until("a commit without an answer", |state| state.hanging == 1).await;
+    first.kill().await;
+    let second = outbox.start(&broker, bug);
+    outbox.drained(&broker).await;
+    second.stop().await;
+    (verdict(outbox, &broker, &EVENTS).await, outbox.parked_texts().await)
+}
+
+/// A parked key is tried again, and the relay is killed between the commit and done. Meanwhile more comes for the key.
+async fn killed_while_a_parked_key_is_tried_again(outbox: &impl Outbox) {
+    let broker = Broker::new();
+    broker.state().refused.insert("a1".to_owned());
+    outbox.append(&EVENTS).await;
+    let first = outbox.start(&broker, Bug::None);
+    outbox.until_parked(3).await;
+    {
+        let mut state = broker.state();
+        state.refused.clear();
+        state.script.push_back(Step::CommitAndHang);
+    }
+    outbox.retry().await;
+    broker.until("a commit without an answer", |state| state.hanging == 1).await;
+    first.kill().await;
+    outbox.append(&[("a", "a4"), ("b", "b2")]).await;
+    let second = outbox.start(&broker, Bug::None);
+    outbox.until_parked(0).await;
+    outbox.drained(&broker).await;
+    second.stop().await;
+    let all: Vec<_> = EVENTS.iter().copied().chain([("a", "a4"), ("b", "b2")]).collect();
+    assert_eq!(verdict(outbox, &broker, &all).await, Verdict::default(), "{:?}", broker.texts());
+}
+
+/// One works, the other waits and takes nothing from it; killed, it is replaced.
+async fn one_stands_by(outbox: &impl Outbox) {
+    let broker = Broker::new();
+    let first = outbox.start(&broker, Bug::None);
+    broker.until("a relay that begins", |state| state.begins == 1).await;
+    let second = outbox.start(&broker, Bug::None);
+    for n in 0..20 {
+        outbox.append(&[("a", &format!("a{n}"))]).await;
+        broker.until("an event", |state| state.seen.len() == n + 1).await;
+        tokio::time::sleep(LEASE / 10).await;
+    }
+    assert_eq!(broker.state().begins, 1, "whoever stands by must not take the sink");
+    first.kill().await;
+    outbox.drained(&broker).await;
+    assert_eq!(broker.state().begins, 2);
+    second.stop().await;
+    // Given back, it is taken at once: the lease is not waited for.
+    let mut third = outbox.source();
+    assert!(third.take_all().await.unwrap());
+    third.leave().await.unwrap();
+}
+
+/// Answers lost both ways, failures, events that do not work, a broker that is away.
+async fn bad_days(outbox: &impl Outbox) {
+    let steps = [
+        Step::InDoubt { committed: true },
+        Step::InDoubt { committed: false },
+        Step::Fail,
+        Step::Fail,
+        Step::InDoubt { committed: false },
+        Step::InDoubt { committed: true },
+    ];
+    let broker = Broker::with(&steps);
+    broker.state().failing.insert("a2".to_owned());
+    broker.state().refused.insert("c1".to_owned());
+    outbox.append(&EVENTS).await;
+    let relay = outbox.start(&broker, Bug::None);
+    outbox.until_parked(3).await;
+    broker.state().down = true;
+    outbox.append(&[("b", "b2")]).await;
+    let begins = broker.state().transactions;
+    broker.until("tries in vain", |state| state.transactions > begins + 3).await;
+    broker.state().down = false;
+    outbox.drained(&broker).await;
+    let mut parked = outbox.parked_texts().await;
+    parked.sort();
+    assert_eq!(parked, ["a2", "a3", "c1"]);
+    {
+        let mut state = broker.state();
+        state.failing.clear();
+        state.refused.clear();
+    }
+    outbox.retry().await;
+    outbox.until_parked(0).await;
+    relay.stop().await;
+    let all: Vec<_> = EVENTS.iter().copied().chain([("b", "b2")]).collect();
+    assert_eq!(verdict(outbox, &broker, &all).await, Verdict::default(), "{:?}", broker.texts());
+}
+
+async fn all_of_them<O: Outbox>(outbox: O, again: impl AsyncFn() -> O) {
+    assert_eq!(killed_after_the_commit(&outbox, Bug::None).await, Verdict::default());
+    outbox.end().await;
+    let outbox = again().await;
+    let (found, parked) = killed_with_one_left_out(&outbox, Bug::None).await;
+    assert_eq!((found, parked), (Verdict::default(), vec!["a2".to_owned(), "a3".to_owned()]));
+    outbox.end().await;
+    let outbox = again().await;
+    killed_while_a_parked_key_is_tried_again(&outbox).await;
+    outbox.end().await;
+    let outbox = again().await;
+    one_stands_by(&outbox).await;
+    outbox.end().await;
+    let outbox = again().await;
+    bad_days(&outbox).await;
+    outbox.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_from_sqlite() {
+    all_of_them(InSqlite::new(), async || InSqlite::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_from_postgres() {
+    let Some(outbox) = InPostgres::new().await else { return };
+    all_of_them(outbox, async || InPostgres::new().await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_from_mariadb() {
+    let Some(outbox) = InMaria::new().await else { return };
+    all_of_them(outbox, async || InMaria::new().await.unwrap()).await;
+}
+
+/// A stop in the middle of a batch that cannot be published: left within the farewell, and nothing is lost.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_broker_that_is_away() {
+    let outbox = InSqlite::new();
+    let broker = Broker::new();
+    outbox.append(&EVENTS).await;
+    let options = super::outboxes::quick().farewell(Duration::from_millis(50));
+    let relay = super::outboxes::Running::start(outbox.source(), broker.sink(Bug::None), options);
+    broker.until("a relay that begins", |state| state.begins == 1).await;
+    broker.state().down = true;
+    broker.until("the batch", |state| state.seen.len() == 5 || state.transactions > 2).await;
+    relay.stop().await;
+    broker.state().down = false;
+    let relay = outbox.start(&broker, Bug::None);
+    outbox.drained(&broker).await;
+    relay.stop().await;
+    assert_eq!(verdict(&outbox, &broker, &EVENTS).await, Verdict::default());
+}

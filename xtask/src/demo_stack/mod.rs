@@ -1,0 +1,181 @@
+//! `cargo xtask demo-stack`: everything from a careless client to a consumer, and what was counted on the way.
+//!
+//! ```text
+//!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ relay ─▶ Kafka ─▶ Kafka's console consumer
+//! ```
+//!
+//! Nothing here asks semel what it did: payments and events are counted by plain SQL, arrivals by Kafka's own consumer.
+
+mod arrived;
+mod clients;
+mod stack;
+mod tables;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use self::arrived::Arrived;
+use self::stack::Stack;
+use self::tables::Tables;
+
+/// A run that takes longer than this hangs. Building does not count.
+const RUN_SECONDS_MAX: u64 = 240;
+
+/// Payments through the gateway, their events to Kafka, and a table of what was counted.
+///
+/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it and a relay behind it; sends payments
+/// and refunds, many of them several times and some cut off before the answer; reads the events with Kafka's own console
+/// consumer. Ends everything it started. Exits with 1 when an event is missing, comes twice, or tells of nothing.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// How many payments.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    payments: u32,
+    /// How the relay reads the outbox.
+    #[arg(long, value_enum, default_value_t = Mode::Poll)]
+    mode: Mode,
+    /// Stay when all is counted, with the addresses, until Ctrl-C.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// How the relay reads the outbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// By asking again and again.
+    Poll,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+        }
+    }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Bounds a run, and ends it early when somebody wants that.
+#[derive(Debug, Clone, Copy)]
+struct Patience(Instant);
+
+impl Patience {
+    fn check(self, what: &str) -> Result<(), String> {
+        if INTERRUPTED.load(Ordering::SeqCst) {
+            return Err("interrupted".to_owned());
+        }
+        match Instant::now() < self.0 {
+            true => Ok(()),
+            false => Err(format!("it took more than {RUN_SECONDS_MAX} s: {what}")),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
+    stack::build()?;
+    let patience = Patience(Instant::now() + Duration::from_secs(RUN_SECONDS_MAX));
+    let mut stack = Stack::start(arguments.mode)?;
+    let shown = show(arguments, &stack, patience);
+    if arguments.keep && shown.is_ok() {
+        stack.tell();
+        while !INTERRUPTED.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    if shown.is_err() {
+        stack.tell_logs();
+    }
+    shown.and(stack.end())
+}
+
+fn show(arguments: &Arguments, stack: &Stack, patience: Patience) -> Result<(), String> {
+    eprintln!("  clients       {} payments through the gateway …", arguments.payments);
+    let sent = clients::send(stack.gateway(), arguments.payments, patience)?;
+    let tables = Tables::read(stack)?;
+    eprintln!("  consumer      Kafka's own, reading {} and {} …", arrived::TOPICS[0], arrived::TOPICS[1]);
+    let arrived = Arrived::wait_for(stack, &tables, patience)?;
+    print!("{}", table(&sent, &tables, &arrived));
+    let wrong = wrong(&sent, &tables, &arrived);
+    if wrong.is_empty() {
+        println!("every payment and every refund was made once, told once, and arrived once");
+        return Ok(());
+    }
+    Err(wrong.join("; "))
+}
+
+fn table(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "\n{} requests for {} payments and {} refunds: {} of them again, {} cut off before the answer\n",
+        sent.requests, sent.payments, sent.refunds, sent.again, sent.cut
+    );
+    let heads = ["database", "outbox", "Kafka", "once", "twice", "missing"];
+    let _ = write!(out, "{:<20}", "");
+    heads.iter().for_each(|head| {
+        let _ = write!(out, "{head:>10}");
+    });
+    out.push('\n');
+    for kind in tables::KINDS {
+        let (made, told, came) = (tables.made(kind), tables.told(kind), arrived.of(kind));
+        let _ = write!(out, "{kind:<20}");
+        for number in [made, told, came.total, came.once, came.twice, came.missing] {
+            let _ = write!(out, "{number:>10}");
+        }
+        out.push('\n');
+    }
+    out.push('\n');
+    out
+}
+
+/// What differs; empty when all is well.
+fn wrong(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut same = |what: String, is: usize, wanted: usize| {
+        if is != wanted {
+            wrong.push(format!("{what}: {is} instead of {wanted}"));
+        }
+    };
+    same("payments in the database".to_owned(), tables.made("payment.completed"), sent.payments);
+    same("refunds in the database".to_owned(), tables.made("payment.refunded"), sent.refunds);
+    for kind in tables::KINDS {
+        let (made, came) = (tables.made(kind), arrived.of(kind));
+        same(format!("{kind} in the outbox"), tables.told(kind), made);
+        same(format!("{kind} in Kafka"), came.total, made);
+        same(format!("{kind} that came once"), came.once, made);
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_or_comes_twice_is_wrong() {
+        let sent = clients::Sent { payments: 2, refunds: 0, requests: 5, again: 3, cut: 0 };
+        let tables = Tables::sample();
+        let all = [
+            ("payment.completed", "pay_1"),
+            ("payment.completed", "pay_2"),
+            ("payment.recorded", "pay_1"),
+            ("payment.recorded", "pay_2"),
+            // Of an earlier run.
+            ("payment.completed", "pay_0"),
+        ];
+        assert!(wrong(&sent, &tables, &Arrived::sample(&all, &tables)).is_empty());
+        assert!(table(&sent, &tables, &Arrived::sample(&all, &tables)).contains("payment.completed"));
+        let missing = wrong(&sent, &tables, &Arrived::sample(&all[1..], &tables));
+        assert_eq!(missing[0], "payment.completed in Kafka: 1 instead of 2");
+        let twice = [&all[..], &all[..1]].concat();
+        let twice = wrong(&sent, &tables, &Arrived::sample(&twice, &tables));
+        assert_eq!(twice[1], "payment.completed that came once: 1 instead of 2");
+        let lost = clients::Sent { payments: 3, ..sent };
+        assert_eq!(wrong(&lost, &tables, &Arrived::sample(&all, &tables)).len(), 1);
+    }
+}
