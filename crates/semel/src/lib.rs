@@ -45,6 +45,7 @@
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
 //! | `relay` | from the outbox to the sink: nothing lost, nothing overtaken (a SQL feature) |
+//! | `inbox` | each message handled once, in your transaction; the webhook receiver (feature `webhook-receiver`) |
 //! | `sink` | where events go: the seam to a broker, one guarantee each |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
@@ -79,6 +80,11 @@ pub mod outbox;
 pub mod recover;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod relay;
+#[cfg(all(
+    any(feature = "sqlite", feature = "postgres", feature = "mysql"),
+    any(feature = "webhook", feature = "webhook-receiver")
+))]
+mod signature;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]

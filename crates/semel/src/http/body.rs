@@ -25,7 +25,7 @@ pub struct EdgeBody<B: Body> {
 
 impl<B: Body<Data = Bytes>> EdgeBody<B> {
     /// A body nobody has looked at.
-    pub(super) fn untouched(body: B) -> Self {
+    pub(crate) fn untouched(body: B) -> Self {
         let rest = (!body.is_end_stream()).then(|| Box::pin(body));
         Self { data: Bytes::new(), trailers: None, error: None, rest }
     }
@@ -90,7 +90,7 @@ impl<B: Body<Data = Bytes>> fmt::Debug for EdgeBody<B> {
 }
 
 /// How far reading came.
-pub(super) enum Extent {
+pub(crate) enum Extent {
     /// To the end, and there were no trailers.
     Whole,
     /// To the end, where trailers came.
@@ -104,7 +104,7 @@ pub(super) enum Extent {
 impl<B: Body<Data = Bytes>> EdgeBody<B> {
     /// Reads until the end, an error, more than `bytes_max`, or `time_max` has passed. What was read comes first
     /// when the body is read again, so nothing is lost whatever stopped it.
-    pub(super) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
+    pub(crate) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
         let Some(rest) = &mut self.rest else { return Extent::Whole };
         if rest.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
             return Extent::Bound;
@@ -160,7 +160,7 @@ impl<B: Body<Data = Bytes>> EdgeBody<B> {
     }
 
     /// What was read of it.
-    pub(super) fn data(&self) -> &Bytes {
+    pub(crate) fn data(&self) -> &Bytes {
         &self.data
     }
 }

@@ -66,7 +66,7 @@
 mod admit;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod atomic;
-mod body;
+pub(crate) mod body;
 mod builder;
 mod claim;
 #[cfg(feature = "client")]
@@ -77,7 +77,7 @@ mod key;
 mod layer;
 mod look;
 mod operations;
-mod problem;
+pub(crate) mod problem;
 mod profile;
 mod respond;
 mod route;

@@ -17,7 +17,7 @@ use crate::intent::outcome::Verdict;
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The beginning of a problem's `type`, unless the builder is given another.
-pub(super) const TYPES: &str = "urn:problem-type:semel:";
+pub(crate) const TYPES: &str = "urn:problem-type:semel:";
 
 /// The codes of all problems. Their texts are part of the contract.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -183,8 +183,9 @@ pub(super) struct Problem {
     retry_after: Option<Duration>,
 }
 
+/// What a problem says, whoever's it is.
 #[derive(Serialize)]
-struct Document<'a> {
+pub(crate) struct Document<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
@@ -193,6 +194,26 @@ struct Document<'a> {
     retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<StripeError<'a>>,
+}
+
+impl<'a> Document<'a> {
+    /// A problem of that code; its `type` is `types` and the code.
+    pub(crate) fn new(types: &str, code: &'a str, title: &'a str, detail: &'a str, retryable: bool) -> Self {
+        let r#type = format!("{types}{}", code.to_ascii_lowercase().replace('_', "-"));
+        Self { r#type, title, status: 0, detail, code, retryable, error: None }
+    }
+
+    /// The answer, which nobody in between is to keep.
+    pub(crate) fn response(mut self, status: StatusCode) -> Response<Bytes> {
+        self.status = status.as_u16();
+        // Texts and numbers always serialise.
+        let mut response = Response::new(Bytes::from(serde_json::to_vec(&self).unwrap_or_default()));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
 }
 
 #[derive(Serialize)]
@@ -220,22 +241,10 @@ impl Problem {
         let (code, retryable) = (self.code, self.code.retryable());
         let status = self.status.unwrap_or_else(|| code.status(profile));
         let stripe = StripeError { r#type: code.stripe_type(), code: code.as_str(), message: &self.detail };
-        let document = Document {
-            r#type: format!("{types}{}", code.as_str().to_ascii_lowercase().replace('_', "-")),
-            title: code.title(),
-            status: status.as_u16(),
-            detail: &self.detail,
-            code: code.as_str(),
-            retryable,
-            error: (profile == Profile::Stripe).then_some(stripe),
-        };
-        // Texts and numbers always serialise.
-        let body = serde_json::to_vec(&document).unwrap_or_default();
-        let mut response = Response::new(Bytes::from(body));
-        *response.status_mut() = status;
+        let mut document = Document::new(types, code.as_str(), code.title(), &self.detail, retryable);
+        document.error = (profile == Profile::Stripe).then_some(stripe);
+        let mut response = document.response(status);
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(code.as_str()));
         let should_retry = if retryable { "true" } else { "false" };
         headers.insert(profile.should_retry(), HeaderValue::from_static(should_retry));
@@ -250,7 +259,7 @@ impl Problem {
 }
 
 /// Whole seconds, rounded up: asking a moment too early is a request for nothing.
-pub(super) fn seconds(duration: Duration) -> HeaderValue {
+pub(crate) fn seconds(duration: Duration) -> HeaderValue {
     HeaderValue::from(duration.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64)
 }
 

@@ -18,6 +18,8 @@ mod handle;
 mod identity;
 mod mark;
 mod prune;
+#[cfg(feature = "webhook-receiver")]
+pub mod webhook;
 
 pub use handle::{Handled, Marked};
 pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};

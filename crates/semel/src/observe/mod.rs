@@ -16,10 +16,24 @@ use crate::intent::state::State;
 #[cfg_attr(not(feature = "redis"), allow(dead_code))]
 mod cache;
 pub mod names;
+// There is no inbox without a database, and nothing to receive webhooks for.
+#[cfg_attr(
+    not(all(
+        feature = "webhook-receiver",
+        any(feature = "sqlite", feature = "postgres", feature = "mysql")
+    )),
+    allow(dead_code)
+)]
+mod webhook;
 
 pub(crate) use cache::CacheCounters;
 #[cfg(feature = "redis")]
 pub(crate) use cache::{CacheFill, CacheLook};
+#[cfg(all(
+    feature = "webhook-receiver",
+    any(feature = "sqlite", feature = "postgres", feature = "mysql")
+))]
+pub(crate) use webhook::{WebhookCounters, WebhookResult};
 
 /// What a claim got, as the `status` of `idempotency_claim_total`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,6 +196,7 @@ struct Families {
     lease_lost: Family<ByOperation, Counter>,
     running: Family<ByOperation, Gauge>,
     suppressed: Family<ByRail, Counter>,
+    webhook: Family<webhook::ByProvider, Counter>,
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     cache: CacheCounters,
 }
@@ -210,6 +225,7 @@ impl Metrics {
             lease_lost: Family::default(),
             running: Family::default(),
             suppressed: Family::default(),
+            webhook: Family::default(),
         };
         registry.register(names::CLAIM, "Claims by what they got", families.claim.clone());
         registry.register(
@@ -280,6 +296,7 @@ impl Metrics {
             "Duplicates that did not run, by rail",
             families.suppressed.clone(),
         );
+        registry.register(names::WEBHOOK, "Webhooks by what became of them", families.webhook.clone());
         families.registry = registry;
         Self(Arc::new(families))
     }

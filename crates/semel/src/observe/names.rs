@@ -38,6 +38,8 @@ pub const RUNNING: &str = "idempotency_running";
 pub const DEDUP_CLAIM: &str = "dedup_claim";
 /// Events a consumer had seen before: `consumer`, `event_type`. For the inbox.
 pub const DEDUP_DUPLICATE: &str = "dedup_duplicate";
+/// Webhooks by what became of them: `provider`, `result`.
+pub const WEBHOOK: &str = "semel_webhook";
 /// Looks into the cache in front of a store: `result`.
 pub const CACHE: &str = "semel_cache";
 /// Outcomes on their way into the cache: `result`.
@@ -70,6 +72,8 @@ pub const RELAY_ERRORS: &str = "semel_relay_errors";
 
 /// The rail of requests and function calls.
 pub const RAIL_EDGE: &str = "edge";
+/// The rail of webhooks that were received.
+pub const RAIL_WEBHOOK: &str = "webhook";
 
 /// Asking the store for the right to run.
 pub const SPAN_CLAIM: &str = "idempotency.claim";

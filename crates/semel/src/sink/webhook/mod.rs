@@ -37,12 +37,13 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use self::dial::Dial;
-use self::signature::Secret;
+use self::signature::sign;
 use super::answers::Answers;
 use super::headers::{self, Style};
 use super::lanes::Lanes;
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
+use crate::signature::Secret;
 use crate::trust;
 
 mod address;
@@ -80,7 +81,10 @@ impl Endpoint {
         let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
         let uri: Uri = url.parse().map_err(|_| bad("not a URL"))?;
         match (uri.scheme_str(), uri.host()) {
-            (Some("http" | "https"), Some(_)) => Ok(Self { uri, secret: Secret::parse(secret)? }),
+            (Some("http" | "https"), Some(_)) => {
+                let secret = Secret::standard(secret).map_err(SinkError::not_published)?;
+                Ok(Self { uri, secret })
+            }
             _ => Err(bad("it begins with https:// or http://, and a host")),
         }
     }
@@ -291,7 +295,7 @@ impl Sink for WebhookSink {
 fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<Full<Bytes>>, SinkError> {
     let id = event.id().to_string();
     let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let signature = endpoint.secret.sign(&id, timestamp, event.payload());
+    let signature = sign(&endpoint.secret, &id, timestamp, event.payload());
     let mut map = HeaderMap::new();
     for (name, text) in headers::of(event, style, "ce-") {
         let impossible = || SinkError::not_published(format!("HTTP cannot carry the header {name:?}"));

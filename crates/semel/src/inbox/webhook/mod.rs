@@ -1,0 +1,103 @@
+//! The webhook receiver: what a provider posts, checked first, then handled once in your transaction.
+//!
+//! ```text
+//!  POST ─▶ read (bounded) ─▶ signature over the raw body ─▶ named ─▶ your handler: begin ─▶ mark ─▶ your rows ─▶ commit ─▶ 200
+//!            413, 408          400, 401 (counted apart)      500       503: the provider sends again
+//! ```
+//!
+//! Providers send an event until they get a success: twice when an answer is lost, again for days when there is none. The
+//! [verifier](Verifier) comes before anything else: a mark made before it could be made by anybody, and the true event would
+//! be left out. Success is said after the commit, so that what the provider stops sending is really there.
+//!
+//! ```
+//! # #[cfg(feature = "sqlite")]
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! use std::sync::Arc;
+//!
+//! use axum::Router;
+//! use semel::inbox::webhook::{Received, Stripe, WebhookReceiver};
+//! use semel::inbox::{self, Inbox};
+//! use semel::tx::driver::Dialect;
+//! use tokio::sync::Mutex;
+//!
+//! type Failed = Box<dyn std::error::Error + Send + Sync>;
+//!
+//! let db = rusqlite::Connection::open_in_memory()?;
+//! db.execute_batch(inbox::schema(Dialect::Sqlite))?;
+//! db.execute_batch("CREATE TABLE paid (payment TEXT NOT NULL)")?;
+//!
+//! let (db, inbox) = (Arc::new(Mutex::new(db)), Inbox::new("billing")?);
+//! let handler = {
+//!     let db = Arc::clone(&db);
+//!     move |event: Received| {
+//!         let (db, inbox) = (Arc::clone(&db), inbox.clone());
+//!         async move {
+//!             let mut db = db.lock().await;
+//!             let tx = db.transaction()?;
+//!             let handled = inbox.handle_now(&tx, &event, |tx| {
+//!                 tx.execute("INSERT INTO paid (payment) VALUES (?1)", [event.id()]).map(drop)
+//!             })?;
+//!             tx.commit()?;
+//!             // Only now may the provider forget it.
+//!             Ok::<_, Failed>(handled.into())
+//!         }
+//!     }
+//! };
+//! let stripe = Stripe::new(["whsec_the_new_one", "whsec_the_old_one"])?;
+//! let app: Router = Router::new().route_service("/hooks/stripe", WebhookReceiver::new("stripe", stripe, handler)?);
+//!
+//! # use hmac::{Hmac, KeyInit, Mac};
+//! # use tower::ServiceExt;
+//! # let sign = |at: u64, body: &str| {
+//! #     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(b"whsec_the_old_one").unwrap();
+//! #     mac.update(format!("{at}.{body}").as_bytes());
+//! #     let hex: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+//! #     format!("t={at},v1={hex}")
+//! # };
+//! // Stripe sends the event twice, and somebody else sends another one.
+//! let body = r#"{"id":"evt_1","type":"payment_intent.succeeded"}"#;
+//! let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
+//! for (signature, status) in [(sign(now, body), 200), (sign(now, body), 200), (sign(now, "{}"), 401)] {
+//!     let request = http::Request::post("/hooks/stripe").header("stripe-signature", signature);
+//!     let response = app.clone().oneshot(request.body(axum::body::Body::from(body))?).await?;
+//!     assert_eq!(response.status(), status);
+//! }
+//! let paid: i64 = db.lock().await.query_row("SELECT count(*) FROM paid", [], |row| row.get(0))?;
+//! assert_eq!(paid, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+//! ```
+//!
+//! | verifier | signed | the event's id |
+//! |---|---|---|
+//! | [`Stripe`] | time, body | `/id` of the body |
+//! | [`StandardWebhooks`], also Svix's headers | id, time, body | `webhook-id` |
+//! | [`Github`] | body | `X-GitHub-Delivery`, or the body's digest |
+//! | [`PlainHmac`] | body, or time and body | where you say |
+//!
+//! What is not well formed, wrongly signed, signed too long ago and handled before is counted apart
+//! ([`WEBHOOK`](crate::observe::names::WEBHOOK)). More is in `docs/webhooks.md`.
+
+mod answer;
+mod github;
+mod header;
+mod moment;
+mod naming;
+mod plain;
+mod received;
+mod receiver;
+mod secrets;
+mod service;
+mod standard;
+mod stripe;
+mod verifier;
+
+pub use answer::ReceiverBody;
+pub use github::Github;
+pub use moment::TOLERANCE;
+pub use plain::PlainHmac;
+pub use received::{Done, Received};
+pub use receiver::{BODY_BYTES_MAX, BODY_TIME_MAX, HANDLER_TIME_MAX, IN_FLIGHT_MAX, Tenant, WebhookReceiver};
+pub use secrets::{SECRETS_MAX, SIGNATURES_MAX};
+pub use standard::StandardWebhooks;
+pub use stripe::Stripe;
+pub use verifier::{Refusal, Verified, Verifier, VerifierError};

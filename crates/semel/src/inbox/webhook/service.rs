@@ -1,0 +1,153 @@
+//! The service: read, checked, named, handled, answered. In this order.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::answer::{Ended, ReceiverBody};
+use super::received::{Done, Received};
+use super::receiver::{Settings, Tenants, WebhookReceiver};
+use super::verifier::{Refusal, Verifier};
+use crate::crash;
+use crate::http::body::{EdgeBody, Extent};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl<H, F, E, B> Service<Request<B>> for WebhookReceiver<H>
+where
+    H: Fn(Received) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Done, E>> + Send,
+    E: Into<BoxError> + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Send,
+{
+    type Response = Response<ReceiverBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Self { handler, settings } = self.clone();
+        Box::pin(async move {
+            // Whatever panics, a verifier of the application's or its handler, the provider is told to send again.
+            let received = AssertUnwindSafe(settings.receive(handler, request)).catch_unwind();
+            let ended = received.await.unwrap_or(Ended::Panicked);
+            settings.counters.count(ended.result());
+            settings.told(ended);
+            if let Ended::Done(_) = ended {
+                crash::point(crash::BEFORE_ANSWER);
+            }
+            Ok(ended.response(settings.retry_after))
+        })
+    }
+}
+
+impl Settings {
+    async fn receive<H, F, E, B>(&self, handler: Arc<H>, request: Request<B>) -> Ended
+    where
+        H: Fn(Received) -> F,
+        F: Future<Output = Result<Done, E>>,
+        E: Into<BoxError>,
+        B: Body<Data = Bytes>,
+    {
+        let Ok(_place) = self.in_flight.try_acquire() else { return Ended::Busy };
+        let (parts, body) = request.into_parts();
+        let received = match self.believe(parts, body).await {
+            Ok(received) => received,
+            Err(ended) => return ended,
+        };
+        let id = received.id().to_owned();
+        let handled = async { handler(received).await };
+        match tokio::time::timeout(self.handler_time_max, handled).await {
+            Ok(Ok(done)) => Ended::Done(done),
+            Ok(Err(error)) => {
+                let error: BoxError = error.into();
+                tracing::error!(provider = &*self.provider, event = id, %error, "a webhook was not handled");
+                Ended::Failed
+            }
+            Err(_) => {
+                tracing::error!(provider = &*self.provider, event = id, "a webhook's handler took too long");
+                Ended::TimedOut
+            }
+        }
+    }
+
+    /// The request as an event, if it is one.
+    async fn believe<B: Body<Data = Bytes>>(&self, parts: Parts, body: B) -> Result<Received, Ended> {
+        if parts.method != Method::POST {
+            return Err(Ended::Method);
+        }
+        let (tenant, verifier) = match &self.tenants {
+            Tenants::One(verifier) => (None, Arc::clone(verifier)),
+            Tenants::Many(find) => {
+                let tenant = find(&parts).ok_or(Ended::UnknownTenant)?;
+                (Some(tenant.name), tenant.verifier)
+            }
+        };
+        let body = self.read(body).await?;
+        let verified = verify(&*verifier, &parts.headers, &body)?;
+        // An id or a tenant that is too long to be a name.
+        Received::new(Arc::clone(&self.provider), tenant, verified, parts.headers, body)
+            .map_err(|_| Ended::Unnamed)
+    }
+
+    async fn read<B: Body<Data = Bytes>>(&self, body: B) -> Result<Bytes, Ended> {
+        let mut body = EdgeBody::untouched(body);
+        match body.fill(self.body_bytes_max, Some(self.body_time_max)).await {
+            Extent::Whole | Extent::Trailers if body.data().len() <= self.body_bytes_max => {
+                Ok(body.data().clone())
+            }
+            Extent::Error => Err(Ended::Broken),
+            // What is known to be there is more than is read, or else the time was over.
+            _ if body.size_hint().lower() > self.body_bytes_max as u64 => Err(Ended::TooLarge),
+            _ => Err(Ended::Slow),
+        }
+    }
+
+    /// What only we can mend is said aloud; strangers do not write our log.
+    fn told(&self, ended: Ended) {
+        let (provider, result) = (&*self.provider, ended.result().as_str());
+        match ended {
+            Ended::Panicked => tracing::error!(provider, "a webhook's handler panicked"),
+            Ended::Unnamed => tracing::error!(provider, "a webhook has no id where one was to be"),
+            Ended::Stale => {
+                tracing::warn!(
+                    provider,
+                    "a webhook was signed outside of the tolerance: sent again, or a clock is wrong"
+                );
+            }
+            _ => tracing::debug!(provider, result, "webhook"),
+        }
+    }
+}
+
+fn verify(
+    verifier: &dyn Verifier,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<super::verifier::Verified, Ended> {
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    verifier.verify(headers, body, now_s).map_err(|refusal| match refusal {
+        Refusal::Malformed(why) => {
+            tracing::debug!(why, "a webhook is not well formed");
+            Ended::Malformed
+        }
+        Refusal::Forged => Ended::Forged,
+        Refusal::Stale => Ended::Stale,
+        Refusal::Unnamed => Ended::Unnamed,
+    })
+}

@@ -1,0 +1,75 @@
+//! Standard Webhooks, and Svix, where it comes from.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::header::{self, base64};
+use super::moment::Tolerance;
+use super::naming::{Place, Signed};
+use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
+use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+use crate::signature::standard_parts;
+
+const PLAIN: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+const SVIX: [&str; 3] = ["svix-id", "svix-timestamp", "svix-signature"];
+
+/// Believes what is signed as [Standard Webhooks](https://www.standardwebhooks.com) has it, as semel's own
+/// `sink::webhook` does: HMAC-SHA256 over id, time and body. The headers are `webhook-…`, or `svix-…` where there is no
+/// `webhook-id`. The event's id is the signed one; its kind the `type` of its body.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct StandardWebhooks {
+    secrets: Secrets,
+    tolerance: Tolerance,
+    kind: Place,
+}
+
+impl StandardWebhooks {
+    /// With these secrets (`whsec_…`): several while one is rotated.
+    ///
+    /// # Errors
+    /// When one is none, or there are none or too many.
+    pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
+        let kind = Place::json("/type")?;
+        Ok(Self { secrets: Secrets::standard(secrets)?, tolerance: Tolerance::default(), kind })
+    }
+
+    /// How far a signature's time may be from ours: [`TOLERANCE`](super::TOLERANCE) unless told otherwise.
+    pub fn tolerance(mut self, tolerance: Duration) -> Self {
+        self.tolerance = Tolerance::of(tolerance);
+        self
+    }
+
+    /// The kind is in that header, as `semel-type` is from semel's sink.
+    ///
+    /// # Errors
+    /// When it is no header's name.
+    pub fn kind_header(mut self, name: &str) -> Result<Self, VerifierError> {
+        self.kind = Place::header(name)?;
+        Ok(self)
+    }
+}
+
+impl Verifier for StandardWebhooks {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+        let names = if headers.contains_key(PLAIN[0]) { PLAIN } else { SVIX };
+        let [id, time, list] = names.map(|name| header::only(headers, name));
+        let (id, time) = (id?, time?);
+        let (signed_at_s, signatures) = (header::seconds(time)?, parse(list?)?);
+        self.secrets.check(&standard_parts(id, time, body), &signatures)?;
+        self.tolerance.check(signed_at_s, now_s)?;
+        let kind = Signed::new(headers, body).read(&self.kind);
+        Ok(Verified { id: id.to_owned(), kind, signed_at_s: Some(signed_at_s) })
+    }
+}
+
+/// `v1,base64`, separated by blanks. Other versions are for other keys than ours.
+fn parse(text: &str) -> Result<Vec<Signature>, Refusal> {
+    let ours = text.split(' ').filter_map(|item| item.strip_prefix("v1,"));
+    let signatures: Vec<_> = ours.take(SIGNATURES_MAX).filter_map(base64).collect();
+    if signatures.is_empty() {
+        return Err(Refusal::Malformed("no signature of a known version"));
+    }
+    Ok(signatures)
+}

@@ -1,0 +1,69 @@
+//! Stripe: `Stripe-Signature: t=…,v1=…`.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::header::{self, hex};
+use super::moment::Tolerance;
+use super::naming::{Naming, Place};
+use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
+use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+
+const HEADER: &str = "stripe-signature";
+
+/// Believes what [Stripe](https://docs.stripe.com/webhooks) has signed: HMAC-SHA256 over time and body. The event's id is the
+/// `id` of its body, its kind the `type`.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Stripe {
+    secrets: Secrets,
+    tolerance: Tolerance,
+    naming: Naming,
+}
+
+impl Stripe {
+    /// With these signing secrets (`whsec_…`, as the dashboard shows them): several while one is rolled.
+    ///
+    /// # Errors
+    /// When one is none, or there are none or too many.
+    pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
+        let naming = Naming { id: Place::json("/id")?, kind: Some(Place::json("/type")?) };
+        Ok(Self { secrets: Secrets::text(secrets)?, tolerance: Tolerance::default(), naming })
+    }
+
+    /// How far a signature's time may be from ours: [`TOLERANCE`](super::TOLERANCE) unless told otherwise.
+    pub fn tolerance(mut self, tolerance: Duration) -> Self {
+        self.tolerance = Tolerance::of(tolerance);
+        self
+    }
+}
+
+impl Verifier for Stripe {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+        let (time, signatures) = parse(header::only(headers, HEADER)?)?;
+        let signed_at_s = header::seconds(time)?;
+        self.secrets.check(&[time.as_bytes(), b".", body], &signatures)?;
+        self.tolerance.check(signed_at_s, now_s)?;
+        self.naming.name(headers, body, Some(signed_at_s))
+    }
+}
+
+/// The time as it is written, and the signatures of the one scheme that counts. `v0` is for test events and proves nothing.
+fn parse(text: &str) -> Result<(&str, Vec<Signature>), Refusal> {
+    let (mut time, mut signatures) = (None, Vec::new());
+    let items = text.split(',').map(|item| item.split_once('='));
+    for item in items {
+        match item.ok_or(Refusal::Malformed("not a list of names and values"))? {
+            ("t", _) if time.is_some() => return Err(Refusal::Malformed("two timestamps")),
+            ("t", value) => time = Some(value),
+            ("v1", value) if signatures.len() < SIGNATURES_MAX => signatures.extend(hex(value)),
+            _ => {}
+        }
+    }
+    match time {
+        Some(time) if !signatures.is_empty() => Ok((time, signatures)),
+        Some(_) => Err(Refusal::Malformed("no signature of a known scheme")),
+        None => Err(Refusal::Malformed("no timestamp")),
+    }
+}
