@@ -25,6 +25,9 @@ const CONNECTIONS_MAX: usize = 64;
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
 const HEADER_READ: Duration = Duration::from_secs(5);
 
+/// A path, and the JSON that is there.
+pub(crate) type Document = (&'static str, fn() -> Bytes);
+
 /// What an admin listener knows.
 pub(crate) trait Pages: Clone + Send + Sync + 'static {
     /// Whether it does its work, and why not.
@@ -33,8 +36,8 @@ pub(crate) trait Pages: Clone + Send + Sync + 'static {
     /// In the OpenMetrics text format.
     fn metrics(&self) -> String;
 
-    /// JSON documents beside that: a path and what is there.
-    fn documents(&self) -> &'static [(&'static str, fn() -> Bytes)] {
+    /// What else there is.
+    fn documents(&self) -> &'static [Document] {
         &[]
     }
 }

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use semel::store::{AnyStore, Store};
 use semel::{Guard, IntentId};
 use tokio::sync::watch;
 
 use super::metrics::Counted;
 use super::openapi;
-use crate::admin::Pages;
+use crate::admin::{Document, Pages};
 
 /// How long the store may take to say that it is there.
 const READY_TIME_MAX: Duration = Duration::from_secs(2);
@@ -41,7 +40,7 @@ impl Pages for Admin {
         self.counted.render_after(&self.guard.metrics().render())
     }
 
-    fn documents(&self) -> &'static [(&'static str, fn() -> Bytes)] {
+    fn documents(&self) -> &'static [Document] {
         &[("/openapi.json", || openapi::text().into())]
     }
 }
