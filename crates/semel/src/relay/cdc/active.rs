@@ -459,9 +459,8 @@ impl Active {
         if matches!(self.stage, Stage::Stream(_)) && (self.spot != self.noted || self.whole > self.acked) {
             self.note(cdc, &Aside::default()).await?;
         }
-        match self.stage {
-            Stage::Stream(stream) => stream.close().await,
-            _ => {}
+        if let Stage::Stream(stream) = self.stage {
+            stream.close().await;
         }
         Ok(self.link.leave(&cdc.outbox).await?)
     }
