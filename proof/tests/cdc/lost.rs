@@ -202,3 +202,34 @@ async fn what_was_published_is_forgotten_and_nothing_else() {
     drop(source);
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made() {
+    let Some(world) = World::new().await else { return };
+    let (held, client) = (world.connect().await, world.connect().await);
+    fill(&world, 0..2).await;
+    // Making a slot waits for it.
+    held.batch_execute(&format!("BEGIN; {}", insert("b", "held"))).await.unwrap();
+    let outbox = world.options().lease(Duration::from_millis(300)).open().await.unwrap();
+    let mut first = outbox.source();
+    for _ in 0..5 {
+        assert!(first.next().await.unwrap().is_none());
+    }
+    drop(first);
+    let second = std::sync::Arc::new(tokio::sync::Mutex::new(outbox.source()));
+    until("the second makes it", async || {
+        assert!(second.lock().await.next().await.unwrap().is_none());
+        world.slot("active_pid").await.is_some()
+    })
+    .await;
+    held.batch_execute("COMMIT").await.unwrap();
+    let mut second = second.lock().await;
+    let mut told = drained(&mut *second, 3).await;
+    told.sort_unstable();
+    assert_eq!(told, ["0", "1", "held"]);
+    let row = client.query_one("SELECT acked > '0/0' FROM semel_outbox_slot", &[]).await.unwrap();
+    assert!(row.get::<_, bool>(0));
+    second.leave().await.unwrap();
+    drop(second);
+    world.end().await;
+}

@@ -87,3 +87,42 @@ async fn where_nothing_is_left_to_go_on_with_the_relay_stops_until_a_person_deci
     source.leave().await.unwrap();
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_connector_s_slot_and_publication_are_taken_over_where_it_stopped() {
+    let Some(world) = World::new().await else { return };
+    let client = world.connect().await;
+    let name = &world.name;
+    client.batch_execute(TABLE).await.unwrap();
+    let sql = format!(
+        "CREATE TABLE orders (n int PRIMARY KEY, big text); CREATE PUBLICATION {name} FOR TABLE orders, outbox"
+    );
+    client.batch_execute(&sql).await.unwrap();
+    let make = format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')");
+    client.batch_execute(&make).await.unwrap();
+    client.batch_execute(&insert("k", 0)).await.unwrap();
+    // What the connector has confirmed.
+    let advance = format!("SELECT pg_replication_slot_advance('{name}', pg_current_wal_lsn())");
+    client.batch_execute(&advance).await.unwrap();
+    // What it has not, among changes of other kinds.
+    for n in 1..4 {
+        let sql = format!(
+            "BEGIN; INSERT INTO orders VALUES ({n}, repeat('x', 5000)); {} UPDATE orders SET n = n + 100;
+             DELETE FROM outbox; COMMIT; TRUNCATE orders",
+            insert("k", n)
+        );
+        client.batch_execute(&sql).await.unwrap();
+    }
+    let table = RoutedTable::debezium(&format!("{name}.outbox")).topic_prefix("events-");
+    let mut source = world.options().create(false).table(table).open().await.unwrap().source();
+    let first = batch(&mut source).await;
+    assert_eq!(first.events[0].event.topic(), "events-order");
+    let mut told = crate::world::texts(&first);
+    source.done(&vec![Settled::Confirmed; first.events.len()]).await.unwrap();
+    while told.len() < 3 {
+        told.extend(drained(&mut source, 1).await);
+    }
+    assert_eq!(told, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}"]);
+    source.leave().await.unwrap();
+    world.end().await;
+}

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinHandle;
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
@@ -12,7 +11,7 @@ use super::connect::{System, connect};
 use super::lsn::Lsn;
 use super::options::{Cdc, Names, lost, wrong};
 use super::place::Spot;
-use super::setup;
+use super::setup::{self, Making};
 use super::slot::{Decision, Known, Noted, decide};
 use super::stream::Stream;
 use super::table::Table;
@@ -67,7 +66,7 @@ static NOTE: Sql = Sql {
 /// Where events come from just now.
 pub(super) enum Stage {
     /// The slot is being made, which waits for every transaction that is under way.
-    Creating(JoinHandle<Result<(), SourceError>>),
+    Creating(Making),
     /// The slot is there; what it does not have is in the table.
     Adopting,
     /// From the table.
@@ -79,10 +78,10 @@ pub(super) enum Stage {
     LetGo,
 }
 
-/// What came of beginning to stream.
+/// What came of beginning.
 pub(super) enum Started {
     Yes,
-    /// The slot is still in use; it is being freed.
+    /// The slot is still in use by another, which ends soon.
     NotYet,
     /// It is of no use any more.
     Lost(Broken),
@@ -277,23 +276,29 @@ impl Active {
     }
 
     /// Begins with the table: what was committed before now and is not published.
-    pub(super) async fn adopt(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+    pub(super) async fn adopt(&mut self, cdc: &Cdc) -> Result<Started, SourceError> {
         let known = Known::ask(&self.link, &self.names.slot).await?;
-        let Some(slot) = known.slot else {
-            return Err(wrong(format!("the slot {} is not there", self.names.slot)));
+        let slot = match known.slot {
+            Some(slot) if !slot.lost => slot,
+            // Somebody else is just making it. Half made it does not say yet where it begins.
+            Some(slot) if slot.used_by.is_some() => return Ok(Started::NotYet),
+            _ => {
+                let message = format!("the slot {} went away again", self.names.slot);
+                return Ok(Started::Lost(Broken::Server { state: "42704".into(), message }));
+            }
         };
         (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
         if self.table.routed.is_some() {
             self.note(cdc, &Aside::default()).await?;
             self.stage = Stage::Starting;
-            return Ok(());
+            return Ok(Started::Yes);
         }
         let high = snapshot(&known.now)?;
         self.group_mut()?.window = Some(Window { high, after: 0, noted: None, walk: Walk::Unknown });
         self.note(cdc, &Aside::default()).await?;
         tracing::info!(slot = self.names.slot, "what the slot does not have comes from the table");
         self.stage = Stage::Table;
-        Ok(())
+        Ok(Started::Yes)
     }
 
     /// The table has nothing more that the stream has not.
@@ -454,10 +459,8 @@ impl Active {
         if matches!(self.stage, Stage::Stream(_)) && (self.spot != self.noted || self.whole > self.acked) {
             self.note(cdc, &Aside::default()).await?;
         }
-        match self.stage {
-            Stage::Stream(stream) => stream.close().await,
-            Stage::Creating(task) => task.abort(),
-            _ => {}
+        if let Stage::Stream(stream) = self.stage {
+            stream.close().await;
         }
         Ok(self.link.leave(&cdc.outbox).await?)
     }

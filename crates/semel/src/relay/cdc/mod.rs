@@ -223,30 +223,33 @@ impl CdcSource {
             let cdc = self.cdc.clone();
             let Some(active) = &mut self.active else { return Ok(None) };
             match &mut active.stage {
-                Stage::Creating(task) => {
-                    let Ok(made) = tokio::time::timeout(Duration::from_millis(50), task).await else {
-                        return Ok(None);
-                    };
-                    made.map_err(|error| options::wrong(format!("making the slot failed: {error}")))??;
+                Stage::Creating(making) => {
+                    let Some(made) = making.made(Duration::from_millis(50)).await else { return Ok(None) };
+                    made?;
                     active.stage = Stage::Adopting;
                 }
-                Stage::Adopting => active.adopt(&cdc).await?,
+                stage @ (Stage::Adopting | Stage::Starting) => {
+                    let begun = match stage {
+                        Stage::Adopting => active.adopt(&cdc).await?,
+                        _ => active.start(&cdc).await?,
+                    };
+                    match begun {
+                        Started::Yes => {}
+                        Started::NotYet => {
+                            tokio::time::sleep(Duration::from_millis(20)).await;
+                            return Ok(None);
+                        }
+                        Started::Lost(broken) => {
+                            self.replace = true;
+                            return Err(broken.into());
+                        }
+                    }
+                }
                 Stage::Table => {
                     if let Some(batch) = self.find_in_table().await? {
                         return Ok(Some(batch));
                     }
                 }
-                Stage::Starting => match active.start(&cdc).await? {
-                    Started::Yes => {}
-                    Started::NotYet => {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                        return Ok(None);
-                    }
-                    Started::Lost(broken) => {
-                        self.replace = true;
-                        return Err(broken.into());
-                    }
-                },
                 Stage::Stream(_) => return self.find_in_stream().await,
                 Stage::LetGo => return Ok(None),
             }

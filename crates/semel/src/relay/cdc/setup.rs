@@ -1,5 +1,7 @@
 //! Slot and publication: looking for them, making them, getting rid of them.
 
+use std::time::Duration;
+
 use tokio::task::JoinHandle;
 use tokio_postgres::types::Type;
 
@@ -75,7 +77,10 @@ pub(super) async fn publication(
         None if create => {
             let made = link.session.client.batch_execute(&create_publication(names, table)).await;
             match made {
-                Err(error) if error.code().is_none_or(|state| state.code() != "42710") => {
+                // Somebody else has just made it.
+                Err(error)
+                    if !error.code().is_some_and(|state| matches!(state.code(), "42710" | "23505")) =>
+                {
                     Err(Trouble::from(error).explain().into())
                 }
                 _ => Ok(()),
@@ -97,11 +102,25 @@ pub(super) fn create_publication(names: &Names, table: &Table) -> String {
     )
 }
 
+/// The slot is being made. Nobody makes it any more when this is dropped.
+pub(super) struct Making(JoinHandle<Result<(), SourceError>>);
+
+impl Making {
+    /// `None`: not yet.
+    pub(super) async fn made(&mut self, patience: Duration) -> Option<Result<(), SourceError>> {
+        let ended = tokio::time::timeout(patience, &mut self.0).await.ok()?;
+        Some(ended.unwrap_or_else(|error| Err(wrong(format!("making the slot failed: {error}")))))
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 /// Begins to make the slot, which may take as long as the longest transaction that is under way.
-pub(super) async fn create_slot(
-    outbox: &Outbox,
-    name: &str,
-) -> Result<JoinHandle<Result<(), SourceError>>, SourceError> {
+pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, SourceError> {
     let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
     // Names of slots have nothing in them to be quoted.
     let create = format!(
@@ -109,7 +128,7 @@ pub(super) async fn create_slot(
          SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"
     );
     tracing::info!(slot = name, "the slot is made as soon as the transactions that are under way have ended");
-    Ok(tokio::spawn(async move {
+    Ok(Making(tokio::spawn(async move {
         let made = session.client.batch_execute(&create).await;
         match made {
             Err(error) if error.code().is_some_and(|state| state.code() == "42710") => {}
@@ -118,7 +137,7 @@ pub(super) async fn create_slot(
         }
         session.close().await;
         Ok(())
-    }))
+    })))
 }
 
 fn refused(error: tokio_postgres::Error) -> SourceError {
@@ -143,7 +162,7 @@ pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError
             Ok(()) => return Ok(()),
             // Still in use: who was told to end takes a moment.
             Err(error) if error.code().is_some_and(|state| state.code() == "55006") => {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
             Err(error) if error.code().is_some_and(|state| state.code() == "42704") => return Ok(()),
             Err(error) => return Err(refused(error)),
