@@ -3,6 +3,8 @@
 
 #[cfg(feature = "stores")]
 pub mod load;
+#[cfg(feature = "stores")]
+pub mod planted;
 #[cfg(feature = "relay")]
 pub mod relay_process;
 #[cfg(feature = "kill")]

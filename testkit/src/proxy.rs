@@ -55,9 +55,10 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
+        shared.lock().upstream = Some(upstream);
         let acceptor = {
             let shared = Arc::clone(&shared);
-            std::thread::spawn(move || accept(&listener, upstream, &shared))
+            std::thread::spawn(move || accept(&listener, &shared))
         };
         Ok(Self { addr, shared, acceptor: Some(acceptor) })
     }
@@ -78,6 +79,14 @@ impl Proxy {
     pub fn next(&self, connections: usize, fault: Fault) {
         let mut state = self.shared.lock();
         state.next.extend(std::iter::repeat_n(fault, connections.min(CONNECTIONS_MAX)));
+    }
+
+    /// From now on connections go to another server, as when a name is given to another machine. Open ones stay where
+    /// they are until they are [cut](Self::cut).
+    pub fn point_at(&self, upstream: impl ToSocketAddrs) -> io::Result<()> {
+        let upstream = upstream.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+        self.shared.lock().upstream = Some(upstream);
+        Ok(())
     }
 
     /// Closes both sides of every open connection now.
@@ -123,6 +132,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
+    upstream: Option<SocketAddr>,
     fault: Fault,
     next: VecDeque<Fault>,
     links: Vec<Arc<Link>>,
@@ -131,7 +141,7 @@ struct State {
 
 impl Default for State {
     fn default() -> Self {
-        Self { fault: Fault::Pass, next: VecDeque::new(), links: Vec::new(), stopped: false }
+        Self { upstream: None, fault: Fault::Pass, next: VecDeque::new(), links: Vec::new(), stopped: false }
     }
 }
 
@@ -172,7 +182,7 @@ impl Link {
     }
 }
 
-fn accept(listener: &TcpListener, upstream: SocketAddr, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut pumps: Vec<JoinHandle<()>> = Vec::new();
     for client in listener.incoming() {
         if shared.lock().stopped {
@@ -181,18 +191,16 @@ fn accept(listener: &TcpListener, upstream: SocketAddr, shared: &Arc<Shared>) {
         pumps.retain(|pump| !pump.is_finished());
         let Ok(client) = client else { continue };
         shared.accepted.fetch_add(1, Ordering::SeqCst);
-        let (own, fault) = {
+        let (own, fault, upstream) = {
             let mut state = shared.lock();
             state.links.retain(|link| !link.is_closed());
             if state.links.len() >= CONNECTIONS_MAX {
                 continue;
             }
             let own = state.next.pop_front();
-            (own, own.unwrap_or(state.fault))
+            (own, own.unwrap_or(state.fault), state.upstream)
         };
-        if fault == Fault::Refuse {
-            continue;
-        }
+        let Some(upstream) = upstream.filter(|_| fault != Fault::Refuse) else { continue };
         // A server that is down looks through the proxy like one that closes at once.
         let Ok(server) = TcpStream::connect_timeout(&upstream, Duration::from_secs(5)) else { continue };
         let Ok(link) = prepare(client, server, own) else { continue };

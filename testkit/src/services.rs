@@ -19,6 +19,7 @@
 
 mod access;
 mod catalogue;
+mod cluster;
 mod control;
 pub mod debezium;
 mod elasticmq;
@@ -30,6 +31,7 @@ pub mod kafka;
 mod lock;
 mod mariadb;
 mod nats;
+mod pooler;
 mod ports;
 mod postgres;
 mod probe;
@@ -41,7 +43,9 @@ mod redis_cluster;
 
 pub use access::{Lease, SKIP_LOG_ENV, WITHOUT_ENV, find, require};
 pub use catalogue::Service;
+pub use cluster::Cluster;
 pub use control::{Alone, alone};
 pub use error::{Error, Result};
 pub use install::{install, install_packages};
 pub use instance::{Condition, Status, Up, down, root, status, up};
+pub use pooler::Pooler;

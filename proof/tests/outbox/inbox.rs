@@ -4,7 +4,8 @@ use semel::inbox::Identity;
 
 /// A message with an id of its own. Every second one is a UUID.
 pub fn message(n: usize) -> Identity {
-    let id = if n % 2 == 0 { format!("order-{n}") } else { uuid::Uuid::from_u128(n as u128).to_string() };
+    let id =
+        if n.is_multiple_of(2) { format!("order-{n}") } else { uuid::Uuid::from_u128(n as u128).to_string() };
     Identity::new("payments", &id).unwrap()
 }
 

@@ -174,28 +174,3 @@ async fn lag_is_told() {
     assert_eq!((lag.events, lag.oldest), (0, None));
     world.end().await;
 }
-
-/// A standby says `pg_is_in_recovery()`; here a function of that name says so.
-#[tokio::test]
-async fn a_standby_is_refused() {
-    let Some(world) = Postgres::new().await else { return };
-    let client = world.connect().await;
-    client
-        .batch_execute("CREATE FUNCTION pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'")
-        .await
-        .unwrap();
-    let role = format!("relay_standby_{}", std::process::id());
-    let path = world.schema();
-    client
-        .batch_execute(&format!(
-            "DROP ROLE IF EXISTS {role}; CREATE ROLE {role} LOGIN SUPERUSER; \
-             ALTER ROLE {role} SET search_path = {path}, pg_catalog"
-        ))
-        .await
-        .unwrap();
-    let url = world.url().replace("postgres@", &format!("{role}@"));
-    let refused = PostgresOutbox::open(url.split_once('?').unwrap().0).await.err().unwrap();
-    assert!(refused.to_string().contains("standby"), "{refused}");
-    client.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
-    world.end().await;
-}

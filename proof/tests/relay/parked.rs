@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Batch, Poison, Settled, Source};
+use semel::relay::{Batch, Poison, RelayOptions, Settled, Source};
 
 use crate::sink::TestSink;
 use crate::world::{Postgres, Running, insert, quick};
@@ -136,6 +136,38 @@ async fn an_event_that_always_fails_is_parked_and_comes_back_by_itself() {
     sink.wait_for(3).await;
     assert_eq!(sink.first_of_each()["a"], ["a1", "a2"]);
     until_parked(&outbox, 0).await;
+    relay.stop().await;
+    world.end().await;
+}
+
+/// With the defaults of a service: the failing key is set aside soon, what others append meanwhile goes on, and once it is
+/// mended it comes by itself.
+#[tokio::test]
+async fn a_failing_key_holds_nobody_up_for_long() {
+    let Some(world) = Postgres::new().await else { return };
+    let outbox = world.outbox().await;
+    let sink = TestSink::default();
+    sink.state().failing.insert("a1".into());
+    fill(&world, &[("a", "a1"), ("a", "a2")]).await;
+    let relay = Running::start(outbox.source(), &sink, RelayOptions::default());
+    while sink.state().calls == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    fill(&world, &[("b", "b1")]).await;
+    sink.wait_for(1).await;
+    let calls = sink.state().calls;
+    assert!(calls <= 4, "the failing key was tried {} times before another's turn", calls - 1);
+    // Tried again by itself, in vain; also that holds nobody up for longer.
+    while sink.state().calls == calls {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let calls = sink.state().calls;
+    fill(&world, &[("b", "b2")]).await;
+    sink.wait_for(2).await;
+    assert!(sink.state().calls <= calls + 4);
+    sink.state().failing.clear();
+    sink.wait_for(4).await;
+    assert_eq!(sink.first_of_each()["a"], ["a1", "a2"]);
     relay.stop().await;
     world.end().await;
 }

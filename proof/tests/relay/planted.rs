@@ -2,8 +2,8 @@
 
 use semel::relay::Source;
 
-use crate::naive::{By, Naive};
 use crate::world::{Postgres, drained, insert};
+use proof::planted::{By, Naive};
 
 /// The lower number commits after the higher one was published.
 async fn late_commit(world: &Postgres, source: &mut impl Source) -> Vec<String> {

@@ -44,6 +44,12 @@ impl Postgres {
         format!("{}?schema={}", self.url, self.schema)
     }
 
+    /// Host and port of the server.
+    pub fn address(&self) -> String {
+        let behind = self.url.rsplit_once('@').unwrap().1;
+        behind.split_once('/').unwrap().0.to_owned()
+    }
+
     pub fn schema(&self) -> &str {
         &self.schema
     }

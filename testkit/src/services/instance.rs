@@ -19,6 +19,7 @@ const STOP_SECONDS_MAX: u64 = 30;
 const LOCK_SECONDS_MAX: u64 = 300;
 /// Somebody else may take a port between our choosing and the server's listening.
 const ATTEMPTS_MAX: usize = 3;
+const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// Raised when a recipe prepares its data differently: older data is thrown away.
 const DATA_REVISION: &str = "1";
 
@@ -116,7 +117,7 @@ pub(super) fn place(service: Service, ports: &[u16]) -> Place {
 
 /// A server that must not run as root cannot reach data below a directory closed to all but root,
 /// such as root's home. Its data is then under `/var/tmp`, in a directory of this checkout's own.
-fn data_dir(recipe: &dyn Recipe, dir: &Path) -> PathBuf {
+pub(super) fn data_dir(recipe: &dyn Recipe, dir: &Path) -> PathBuf {
     let reachable = |dir: &Path| {
         dir.ancestors().all(|dir| fs::metadata(dir).map_or(true, |meta| meta.permissions().mode() & 1 == 1))
     };
@@ -217,7 +218,10 @@ fn start(service: Service, options: &[&str]) -> Result<Up> {
     loop {
         attempt += 1;
         let old = ports.clone();
-        if ports.len() != recipe.ports() || !ports.iter().all(|port| ports::is_free(*port)) {
+        // Of a server that was killed under its clients connections may be left for a moment, and whoever uses it
+        // knows it by its port.
+        let free = || ports.iter().all(|port| ports::is_free(*port));
+        if ports.len() != recipe.ports() || !wait_until(PORT_PATIENCE, free) {
             ports = ports::choose(&root(), service.slot(), recipe.ports())
                 .ok_or_else(|| Error::new("no free ports between 20000 and 31999"))?;
         }
@@ -267,7 +271,7 @@ fn prepare(recipe: &dyn Recipe, at: &Place) -> Result<()> {
     Ok(fs::write(mark, DATA_REVISION)?)
 }
 
-fn ids_of(user: &str) -> Result<(u32, u32)> {
+pub(super) fn ids_of(user: &str) -> Result<(u32, u32)> {
     let passwd = fs::read_to_string("/etc/passwd")?;
     let ids = passwd.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -100,6 +100,60 @@ pub fn console_consumer(
     read_committed: bool,
     max: usize,
 ) -> Result<Vec<String>> {
+    consume(bootstrap, topic, read_committed, max, &[])
+}
+
+/// A record as the console consumer shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Where it was found.
+    pub partition: i32,
+    /// And at which place there.
+    pub offset: i64,
+    /// Names and texts, in their order.
+    pub headers: Vec<(String, String)>,
+    /// The key as text.
+    pub key: String,
+    /// The value as text.
+    pub value: String,
+}
+
+impl Shown {
+    /// The text of a header.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    /// Reads a line. Keys, values and headers have no tab, and header texts no comma.
+    fn read(line: &str) -> Option<Self> {
+        let mut parts = line.splitn(5, '\t');
+        let mut part = || parts.next();
+        let partition = part()?.strip_prefix("Partition:")?.parse().ok()?;
+        let offset = part()?.strip_prefix("Offset:")?.parse().ok()?;
+        let headers = part()?.split(',').filter_map(|header| header.split_once(':'));
+        let headers = headers.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+        Some(Self { partition, offset, headers, key: part()?.to_owned(), value: part()?.to_owned() })
+    }
+}
+
+/// The same with keys, headers and places, of what was committed.
+pub fn console_consumer_shown(bootstrap: &str, topic: &str, max: usize) -> Result<Vec<Shown>> {
+    let show = ["print.partition", "print.offset", "print.headers", "print.key", "print.value"];
+    let lines = consume(bootstrap, topic, true, max, &show)?;
+    let read = |line: &String| {
+        Shown::read(line).ok_or_else(|| Error::new(format!("the console consumer printed {line:?}")))
+    };
+    lines.iter().map(read).collect()
+}
+
+fn consume(
+    bootstrap: &str,
+    topic: &str,
+    read_committed: bool,
+    max: usize,
+    show: &[&str],
+) -> Result<Vec<String>> {
     JARS.fetch()?;
     // The broker may be somebody else's, so the logging's configuration may not be there yet.
     let dir = super::instance::root().join("kafka");
@@ -109,8 +163,26 @@ pub fn console_consumer(
     consumer.args(["org.apache.kafka.tools.consumer.ConsoleConsumer", "--from-beginning"]);
     consumer.args(["--bootstrap-server", bootstrap, "--topic", topic, "--timeout-ms", "5000"]);
     consumer.arg("--max-messages").arg(max.to_string());
+    for property in show {
+        consumer.arg("--formatter-property").arg(format!("{property}=true"));
+    }
     let isolation = if read_committed { "read_committed" } else { "read_uncommitted" };
     consumer.args(["--isolation-level", isolation]);
     let output = run(consumer).map_err(|error| Error::of(error, "Kafka's console consumer"))?;
     Ok(output.lines().map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_console_consumer_is_read() {
+        let shown =
+            Shown::read("Partition:2\tOffset:17\tsemel-id:a,content-type:text/x\tk\tone\ttwo").unwrap();
+        assert_eq!((shown.partition, shown.offset, shown.key.as_str()), (2, 17, "k"));
+        assert_eq!((shown.header("semel-id"), shown.header("none")), (Some("a"), None));
+        assert_eq!(shown.value, "one\ttwo");
+        assert_eq!(Shown::read("Processed a total of 3 messages"), None);
+    }
 }

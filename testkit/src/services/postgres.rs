@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 use super::process::{wait_until, working_in};
 use super::recipe::{Need, Place, Recipe, Task, command, program, run};
 
-const USER: &str = "postgres";
+pub(super) const USER: &str = "postgres";
 
 pub(super) struct Postgres;
 
@@ -37,53 +37,25 @@ impl Recipe for Postgres {
     }
 
     fn prepare(&self, at: &Place) -> Result<()> {
-        let mut init = as_user(&bin("initdb")?)?;
-        init.arg("-D").arg(&at.data).current_dir(&at.data);
-        // Nothing is written that matters before the server itself flushes: -N is for initdb only.
-        init.args(["-U", USER, "-A", "trust", "--locale=C.UTF-8", "-E", "UTF8", "-N"]);
-        run(init).map(drop)
+        init(&at.data)
     }
 
     /// PostgreSQL goes by the pid in its lock file, and a zombie or a stranger may have that pid.
     /// We know better who runs. But the file also guards against backends that outlive their
     /// postmaster: it goes only when nobody works in the data directory any more.
     fn clear(&self, at: &Place) -> Result<()> {
-        let lock = at.data.join("postmaster.pid");
-        if !lock.exists() {
-            return Ok(());
-        }
-        if !wait_until(Duration::from_secs(10), || working_in(&at.data).is_empty()) {
-            let left = working_in(&at.data);
-            return Err(Error::new(format!("processes {left:?} of a killed server do not end")));
-        }
-        Ok(std::fs::remove_file(lock)?)
+        unlock(&at.data)
     }
 
     fn tasks(&self, at: &Place) -> Result<Vec<Task>> {
         let port = at.port(0);
         let mut command = as_user(&bin("postgres")?)?;
-        command.arg("-D").arg(&at.data).current_dir(&at.data);
-        let settings = [
-            "listen_addresses=127.0.0.1",
-            // TCP only: a socket's path is limited to 107 bytes and checkouts may be deep.
-            "unix_socket_directories=",
-            "wal_level=logical",
-            "max_replication_slots=20",
-            "max_wal_senders=20",
-            "max_connections=200",
-        ];
-        command.arg("-p").arg(port.to_string());
-        for setting in settings {
-            command.arg("-c").arg(setting);
-        }
+        serve(&mut command, &at.data, port);
         Ok(vec![Task { role: "server".to_owned(), command, port }])
     }
 
     fn is_ready(&self, at: &Place) -> bool {
-        let Ok(program) = bin("pg_isready") else { return false };
-        let mut command = Command::new(program);
-        command.args(["-q", "-h", "127.0.0.1", "-U", USER, "-t", "2", "-p"]).arg(at.port(0).to_string());
-        run(command).is_ok()
+        answers(at.port(0))
     }
 
     fn url(&self, at: &Place) -> String {
@@ -91,8 +63,53 @@ impl Recipe for Postgres {
     }
 }
 
+pub(super) fn init(data: &Path) -> Result<()> {
+    let mut init = as_user(&bin("initdb")?)?;
+    init.arg("-D").arg(data).current_dir(data);
+    // Nothing is written that matters before the server itself flushes: -N is for initdb only.
+    init.args(["-U", USER, "-A", "trust", "--locale=C.UTF-8", "-E", "UTF8", "-N"]);
+    run(init).map(drop)
+}
+
+pub(super) fn unlock(data: &Path) -> Result<()> {
+    let lock = data.join("postmaster.pid");
+    if !lock.exists() {
+        return Ok(());
+    }
+    if !wait_until(Duration::from_secs(10), || working_in(data).is_empty()) {
+        let left = working_in(data);
+        return Err(Error::new(format!("processes {left:?} of a killed server do not end")));
+    }
+    Ok(std::fs::remove_file(lock)?)
+}
+
+/// Says to a server what it serves, and how.
+pub(super) fn serve(command: &mut Command, data: &Path, port: u16) {
+    command.arg("-D").arg(data).current_dir(data);
+    let settings = [
+        "listen_addresses=127.0.0.1",
+        // TCP only: a socket's path is limited to 107 bytes and checkouts may be deep.
+        "unix_socket_directories=",
+        "wal_level=logical",
+        "max_replication_slots=20",
+        "max_wal_senders=20",
+        "max_connections=200",
+    ];
+    command.arg("-p").arg(port.to_string());
+    for setting in settings {
+        command.arg("-c").arg(setting);
+    }
+}
+
+pub(super) fn answers(port: u16) -> bool {
+    let Ok(program) = bin("pg_isready") else { return false };
+    let mut command = Command::new(program);
+    command.args(["-q", "-h", "127.0.0.1", "-U", USER, "-t", "2", "-p"]).arg(port.to_string());
+    run(command).is_ok()
+}
+
 /// A program of the newest version installed. Debian keeps those of each major version apart.
-fn bin(name: &str) -> Result<PathBuf> {
+pub(super) fn bin(name: &str) -> Result<PathBuf> {
     // Not by name: 9 would come after 15.
     let version = |path: &PathBuf| -> u32 {
         path.file_name().and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).unwrap_or(0)
@@ -110,7 +127,7 @@ fn bin(name: &str) -> Result<PathBuf> {
 
 /// PostgreSQL refuses to run as root. `setpriv` replaces itself by the server, so that the pid we
 /// record is the server's; `runuser` would stay in between and kill it hard when asked to end.
-fn as_user(server: &Path) -> Result<Command> {
+pub(super) fn as_user(server: &Path) -> Result<Command> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Command::new(server));
     }

@@ -45,6 +45,29 @@ pub const CACHE_FILL: &str = "semel_cache_fill";
 /// Duplicates that did not run: `rail`.
 pub const SUPPRESSED: &str = "semel_duplicates_suppressed";
 
+/// Events of a relay by what became of them: `outcome` is `confirmed`, `failed` (counted at each try), `parked` or `held`.
+pub const RELAY_EVENTS: &str = "semel_relay_events";
+/// Events in a batch of a relay's.
+pub const RELAY_BATCH: &str = "semel_relay_batch_events";
+/// How long one call to a relay's sink took.
+pub const RELAY_PUBLISH: &str = "semel_relay_publish_seconds";
+/// Events a relay has before it, parked ones not counted. Counting stops at 10,000.
+pub const RELAY_UNPUBLISHED: &str = "semel_relay_unpublished_events";
+/// For how long the oldest of them waits.
+pub const RELAY_OLDEST: &str = "semel_relay_unpublished_oldest_seconds";
+/// Parked and held events of the outbox. Counting stops at 10,000.
+pub const RELAY_PARKED: &str = "semel_relay_parked_events";
+/// Lanes that a relay owns.
+pub const RELAY_LANES: &str = "semel_relay_lanes";
+/// The highest epoch under which it owns one.
+pub const RELAY_EPOCH: &str = "semel_relay_owner_epoch";
+/// What the server keeps for a relay that has not confirmed it yet.
+pub const RELAY_SLOT_LAG: &str = "semel_relay_slot_lag_bytes";
+/// When a relay last got something done: a batch settled, or nothing there to settle. Seconds since 1970.
+pub const RELAY_SUCCESS: &str = "semel_relay_last_success_timestamp_seconds";
+/// Failures of a relay: `side` is `source` or `sink`.
+pub const RELAY_ERRORS: &str = "semel_relay_errors";
+
 /// The rail of requests and function calls.
 pub const RAIL_EDGE: &str = "edge";
 
@@ -58,3 +81,7 @@ pub const SPAN_FINISH: &str = "idempotency.finish";
 pub const SPAN_RECONCILE: &str = "idempotency.reconcile";
 /// Finding out about an uncertain intent.
 pub const SPAN_LOOKUP: &str = "idempotency.lookup";
+/// A batch of a relay's, from the source until each of its events is settled.
+pub const SPAN_RELAY_BATCH: &str = "relay.batch";
+/// One event in one call to the sink. `trace_parent` is the trace context of the transaction that appended it.
+pub const SPAN_RELAY_PUBLISH: &str = "relay.publish";

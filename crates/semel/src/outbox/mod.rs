@@ -10,15 +10,20 @@
 
 mod append;
 mod event;
+mod migrate;
 
 pub use append::{APPEND_EVENTS_MAX, AppendError, Appended, Duplicates, append_all_tx, append_tx};
 #[cfg(feature = "sqlite")]
 pub use append::{append_all_now, append_now};
 pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VALUE_BYTES_MAX};
 
+#[cfg(feature = "sqlite")]
+pub use migrate::sqlite_path;
+pub use migrate::{VERSION, dialect, migrate};
+
 use crate::tx::driver::Dialect;
 
-/// The tables, for that dialect. Run it once, with your migrations.
+/// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Postgres => include_str!("sql/postgres.sql"),

@@ -135,8 +135,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             return Ok(None);
         }
         crash::point(crash::BEFORE_BEGIN);
-        let Self { source, sink, .. } = self;
-        let position = match keeping(source, sink.begin()).await? {
+        let Self { source, sink, observer, .. } = self;
+        let position = match keeping(source, observer.as_ref(), sink.begin()).await? {
             None => return Ok(None),
             Some(Ok(position)) => position,
             Some(Err(error)) if error.is_fenced() => return Err(RelayError::Fenced(error)),
@@ -236,8 +236,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         let events = sending.iter().filter_map(|at| batch.events.get(*at));
         let events: Vec<_> = events.map(|pending| pending.event.clone()).collect();
         crash::point(crash::BEFORE_PUBLISH);
-        let Self { source, sink, .. } = self;
-        let answer = keeping(source, sink.publish_at(&events, &position)).await?;
+        let Self { source, sink, observer, .. } = self;
+        let answer = keeping(source, observer.as_ref(), sink.publish_at(&events, &position)).await?;
         crash::point(crash::AFTER_PUBLISH);
         match answer {
             Some(Ok(())) => {

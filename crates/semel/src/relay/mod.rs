@@ -14,7 +14,12 @@
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
+#[cfg(feature = "postgres")]
+pub mod cdc;
 mod exactly_once;
+mod health;
+mod listing;
+mod metrics;
 mod options;
 mod parts;
 pub mod poll;
@@ -23,6 +28,8 @@ mod run;
 mod source;
 mod wave;
 
+pub use listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored};
+pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{

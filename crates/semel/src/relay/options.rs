@@ -36,7 +36,7 @@ impl Default for RelayOptions {
     fn default() -> Self {
         Self {
             poison: Poison::default(),
-            tries_max: 8,
+            tries_max: 3,
             suspects_max: 8,
             probe: (Duration::from_millis(1), Duration::from_millis(25)),
             pause: (Duration::from_millis(20), Duration::from_secs(10)),
@@ -56,8 +56,9 @@ impl RelayOptions {
         self
     }
 
-    /// How often one event may fail before it is parked, while the sink is not wholly down: 8 unless told otherwise.
-    /// One that the broker refuses for good is parked at once.
+    /// How often one event may fail before its key is set aside, while the sink is not wholly down: 3 unless told
+    /// otherwise. Few, because all others wait until then; it comes back by itself soon. One that the broker refuses for
+    /// good is parked at once.
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
+use tracing::Instrument;
 
+use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
 use super::source::{Batch, Lineage, Source, SourceError};
 use super::wave::Waves;
 use crate::crash;
+use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{Published, Sink, SinkError};
 
@@ -40,6 +43,13 @@ pub struct Relay<S, K> {
     wake: Wake,
     pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
+    pub(super) observer: Option<Observer>,
+}
+
+/// Who is told, and when the source was last asked for the sake of it.
+pub(super) struct Observer {
+    metrics: RelayMetrics,
+    sampled: Option<Instant>,
 }
 
 /// Wakes a relay of this process: after a commit, instead of the next look. Never needed.
@@ -114,7 +124,13 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// A relay that has not begun.
     pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
         let (stop, _) = watch::channel(false);
-        Self { source, sink, options, wake: Wake::default(), stop, pruned: Instant::now() }
+        Self { source, sink, options, wake: Wake::default(), stop, pruned: Instant::now(), observer: None }
+    }
+
+    /// Counts here. Then, and only then, the source is asked every few seconds how much is left.
+    pub fn observed_by(mut self, metrics: &RelayMetrics) -> Self {
+        self.observer = Some(Observer { metrics: metrics.clone(), sampled: None });
+        self
     }
 
     /// Wakes it.
@@ -134,9 +150,16 @@ impl<S: Source, K: Sink> Relay<S, K> {
         let mut stopped = self.stop.subscribe();
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         while !*stopped.borrow() {
-            let turn = match self.source.next().await {
-                Ok(Some(batch)) => self.send(&batch, &mut ended).await,
+            self.sample_if_due().await;
+            let next = self.source.next().await;
+            self.observe(|metrics| match &next {
+                Ok(_) => metrics.source_answered(),
+                Err(error) => metrics.source_failed(error),
+            });
+            let turn = match next {
+                Ok(Some(batch)) => self.send_observed(&batch, &mut ended).await,
                 Ok(None) => {
+                    self.observe(RelayMetrics::succeeded);
                     self.prune_if_due().await;
                     self.rest(idle, &mut stopped).await;
                     idle = (idle * 2).min(self.options.probe.1);
@@ -181,6 +204,25 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
+    async fn send_observed(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
+        let span = tracing::info_span!(
+            names::SPAN_RELAY_BATCH,
+            events = batch.events.len(),
+            position = %batch.position.place
+        );
+        self.observe(|metrics| metrics.batch_begins(batch.events.len()));
+        let sent = self.send(batch, ended).instrument(span).await;
+        self.observe(|metrics| {
+            metrics.batch_ends();
+            match &sent {
+                Ok(Sent::Done) => metrics.succeeded(),
+                Err(RelayError::Source(error)) => metrics.source_failed(error),
+                Ok(Sent::Left) | Err(_) => {}
+            }
+        });
+        sent
+    }
+
     /// Sends a batch until each of its events is confirmed or set aside.
     async fn send(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
         let mut stopped = self.stop.subscribe();
@@ -203,7 +245,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 .filter_map(|at| batch.events.get(*at))
                 .map(|pending| pending.event.clone())
                 .collect();
-            let Some(answers) = self.publish(&events).await? else { return Ok(Sent::Left) };
+            let Some(answers) = self.publish_observed(&events).await? else { return Ok(Sent::Left) };
             let folded = waves.fold(&ready, answers);
             if let Some(error) = folded.fenced {
                 return Err(RelayError::Fenced(error));
@@ -225,15 +267,48 @@ impl<S: Source, K: Sink> Relay<S, K> {
                     return Ok(Sent::Left);
                 }
                 pause = grown(pause, &self.options);
+                self.sample_if_due().await;
             }
         }
         let settled = waves.settled();
         self.source.done(&settled).await?;
         crash::point(crash::AFTER_DONE);
+        self.observe(|metrics| {
+            metrics.source_answered();
+            metrics.settled(&settled);
+        });
         ended.confirmed += confirmed;
         ended.parked += settled.len() as u64 - confirmed;
         ended.batches += 1;
         Ok(Sent::Done)
+    }
+
+    /// One call to the sink, and a span for each of its events.
+    async fn publish_observed(
+        &mut self,
+        events: &[Arc<Event>],
+    ) -> Result<Option<Vec<Published>>, RelayError> {
+        let spans = spans(events);
+        let began = Instant::now();
+        self.observe(RelayMetrics::call_begins);
+        let answers = self.publish(events).await;
+        let Ok(Some(told)) = &answers else {
+            self.observe(RelayMetrics::call_left);
+            return answers;
+        };
+        for (span, answer) in spans.iter().zip(told) {
+            let (outcome, error) = match answer {
+                Published::Confirmed => ("confirmed", None),
+                Published::Failed(error) => ("failed", Some(error)),
+                Published::Refused(error) => ("refused", Some(error)),
+            };
+            span.record("outcome", outcome);
+            if let Some(error) = error {
+                span.record("error", tracing::field::display(error));
+            }
+        }
+        self.observe(|metrics| metrics.call_ends(began.elapsed(), told));
+        answers
     }
 
     /// Gives events to the sink. `None`: the batch is not ours any more.
@@ -242,8 +317,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return Ok(None);
         }
         crash::point(crash::BEFORE_PUBLISH);
-        let Self { source, sink, .. } = self;
-        let answers = keeping(source, sink.publish(events)).await;
+        let Self { source, sink, observer, .. } = self;
+        let answers = keeping(source, observer.as_ref(), sink.publish(events)).await;
         crash::point(crash::AFTER_PUBLISH);
         answers
     }
@@ -252,7 +327,33 @@ impl<S: Source, K: Sink> Relay<S, K> {
         &mut self,
         work: impl Future<Output = T>,
     ) -> Result<Option<T>, RelayError> {
-        keeping(&mut self.source, work).await
+        keeping(&mut self.source, self.observer.as_ref(), work).await
+    }
+
+    fn observe(&self, told: impl FnOnce(&RelayMetrics)) {
+        if let Some(observer) = &self.observer {
+            told(&observer.metrics);
+        }
+    }
+
+    /// Asks how much is left, if anybody wants to know and it is time.
+    async fn sample_if_due(&mut self) {
+        let Some(observer) = &mut self.observer else { return };
+        if observer.sampled.is_some_and(|at| at.elapsed() < SAMPLE_EVERY) {
+            return;
+        }
+        observer.sampled = Some(Instant::now());
+        match self.source.lag().await {
+            Ok(lag) => {
+                observer.metrics.source_answered();
+                observer.metrics.sampled(lag);
+            }
+            // Said loudly by what depends on it, at the next turn.
+            Err(error) => {
+                observer.metrics.source_failed(&error);
+                tracing::debug!(%error, "it is not known how much is left");
+            }
+        }
     }
 
     pub(super) async fn prune_if_due(&mut self) {
@@ -275,6 +376,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
 /// Does something that takes long while the source is kept. `None`: the source lost what this is about.
 pub(super) async fn keeping<S: Source, T>(
     source: &mut S,
+    observer: Option<&Observer>,
     work: impl Future<Output = T>,
 ) -> Result<Option<T>, RelayError> {
     let mut work = std::pin::pin!(work);
@@ -285,15 +387,37 @@ pub(super) async fn keeping<S: Source, T>(
             () = tokio::time::sleep(source.keep_in()) => {}
         }
         match source.keep().await {
-            Ok(()) => {}
+            Ok(()) => observer.iter().for_each(|observer| observer.metrics.source_answered()),
             Err(SourceError::Fenced) => return Ok(None),
             Err(error) if !error.may_retry() => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "the relay's lease was not renewed; trying again"),
+            Err(error) => {
+                observer.iter().for_each(|observer| observer.metrics.source_failed(&error));
+                tracing::warn!(%error, "the relay's lease was not renewed; trying again");
+            }
         }
         if !source.holds() {
             return Ok(None);
         }
     }
+}
+
+/// A span for each event, if anybody looks at them: under the batch, and naming the trace in which it was appended.
+fn spans(events: &[Arc<Event>]) -> Vec<tracing::Span> {
+    if !tracing::enabled!(tracing::Level::INFO) {
+        return Vec::new();
+    }
+    let span = |event: &Arc<Event>| {
+        tracing::info_span!(
+            names::SPAN_RELAY_PUBLISH,
+            event = %event.id(),
+            topic = event.topic(),
+            kind = event.kind(),
+            trace_parent = event.trace(),
+            outcome = tracing::field::Empty,
+            error = tracing::field::Empty,
+        )
+    };
+    events.iter().map(span).collect()
 }
 
 /// Ends with the time or with the work.

@@ -136,6 +136,12 @@ impl Lineage {
         Self { store, system }
     }
 
+    /// The tables' own part.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
     /// Reads what [`Display`](fmt::Display) wrote: the tables' own lineage, and after a `/` the system's.
     pub fn read(text: &str) -> Self {
         match text.split_once('/') {
@@ -204,6 +210,10 @@ pub struct Lag {
     pub parked: u64,
     /// Lanes that are ours.
     pub lanes: u32,
+    /// The highest epoch under which one of them is.
+    pub epoch: Option<u64>,
+    /// What the server keeps for us that was not confirmed yet, where it says so.
+    pub bytes: Option<u64>,
 }
 
 /// What was forgotten.

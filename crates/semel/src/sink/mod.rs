@@ -51,6 +51,12 @@ pub trait Sink: Send + 'static {
     /// What holds for whoever reads from the broker.
     fn guarantee(&self) -> Guarantee;
 
+    /// Connects without publishing anything or disturbing anybody, so that [`guarantee`](Sink::guarantee) knows what
+    /// stands in its way. An error: the broker could not be asked.
+    fn probe(&mut self) -> impl Future<Output = Result<(), SinkError>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Publishes events in their order. The same event may be given again after a failure, with the same id.
     fn publish(&mut self, events: &[Arc<Event>]) -> impl Future<Output = Vec<Published>> + Send;
 }

@@ -60,7 +60,7 @@ impl NatsOptions {
 
     /// A sink. It connects when it first publishes.
     pub fn open(self) -> NatsSink {
-        NatsSink { options: self, context: None, left: false }
+        NatsSink { options: self, context: None, left: false, broken_by: Vec::new() }
     }
 }
 
@@ -77,6 +77,7 @@ pub struct NatsSink {
     context: Option<jetstream::Context>,
     /// A call was left before its end: what it sent is not known.
     left: bool,
+    broken_by: Vec<String>,
 }
 
 impl NatsSink {
@@ -90,6 +91,43 @@ impl NatsSink {
         }
     }
 
+    async fn connect(&self, until: Instant) -> Result<jetstream::Context, SinkError> {
+        let connect = ConnectOptions::new().connection_timeout(self.options.timeout);
+        match timeout_at(until, connect.connect(&self.options.url)).await {
+            Ok(Ok(client)) => {
+                let context = jetstream::context::ContextBuilder::new().timeout(self.options.timeout);
+                Ok(context.build(client))
+            }
+            Ok(Err(error)) => Err(SinkError::not_published(format!("NATS could not be reached: {error}"))),
+            Err(_) => Err(SinkError::not_published("NATS did not answer in time")),
+        }
+    }
+
+    /// What a stream's settings mean for what it is given.
+    async fn ask(&self, context: &jetstream::Context) -> Vec<String> {
+        let Some(name) = &self.options.stream else {
+            return match context.query_account().await {
+                Ok(_) => Vec::new(),
+                Err(error) => vec![format!("JetStream does not answer ({error}); turn it on in the server")],
+            };
+        };
+        let stream = match context.get_stream(name).await {
+            Ok(stream) => stream,
+            Err(error) => return vec![format!("the stream {name:?} is not there ({error}); make it first")],
+        };
+        let config = &stream.cached_info().config;
+        let mut broken_by = Vec::new();
+        if config.storage == jetstream::stream::StorageType::Memory {
+            broken_by.push(format!(
+                "the stream {name:?} is kept in memory: what it confirmed is gone when the server ends; use file storage"
+            ));
+        }
+        if config.no_ack {
+            broken_by.push(format!("the stream {name:?} confirms nothing (no_ack); let it acknowledge"));
+        }
+        broken_by
+    }
+
     async fn wave(
         &mut self,
         events: &[Arc<Event>],
@@ -98,18 +136,10 @@ impl NatsSink {
         until: Instant,
     ) {
         if self.context.is_none() {
-            let connect = ConnectOptions::new().connection_timeout(self.options.timeout);
-            match timeout_at(until, connect.connect(&self.options.url)).await {
-                Ok(Ok(client)) => {
-                    let context = jetstream::context::ContextBuilder::new().timeout(self.options.timeout);
-                    self.context = Some(context.build(client));
-                }
-                failed => {
-                    let told = match failed {
-                        Ok(Err(error)) => format!("NATS could not be reached: {error}"),
-                        _ => "NATS did not answer in time".to_owned(),
-                    };
-                    let answer = Published::Failed(SinkError::not_published(told));
+            match self.connect(until).await {
+                Ok(context) => self.context = Some(context),
+                Err(error) => {
+                    let answer = Published::Failed(error);
                     wave.iter().for_each(|&n| answers.set(n, answer.clone()));
                     return;
                 }
@@ -191,8 +221,16 @@ impl Sink for NatsSink {
                        duplicate window (two minutes unless set) is stored once, after that again, with the same \
                        Nats-Msg-Id."
                 .to_owned(),
-            broken_by: Vec::new(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        let until = Instant::now() + self.options.timeout;
+        let context = self.connect(until).await?;
+        let asked = timeout_at(until, self.ask(&context)).await;
+        self.broken_by = asked.map_err(|_| SinkError::not_published("NATS did not answer in time"))?;
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

@@ -15,9 +15,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use tokio::time::{Instant, timeout_at};
 
 use super::answers::Answers;
@@ -72,7 +72,7 @@ impl RabbitmqOptions {
 
     /// A sink. It connects when it first publishes.
     pub fn open(self) -> RabbitmqSink {
-        RabbitmqSink { options: self, line: None, left: false }
+        RabbitmqSink { options: self, line: None, left: false, broken_by: Vec::new() }
     }
 }
 
@@ -89,6 +89,7 @@ pub struct RabbitmqSink {
     line: Option<(Connection, Channel)>,
     /// A call was left before its end: what it sent is not known.
     left: bool,
+    broken_by: Vec<String>,
 }
 
 impl RabbitmqSink {
@@ -206,8 +207,33 @@ impl Sink for RabbitmqSink {
                        after a crash or a lost answer more often, with the same message id. As durable as the queue is: \
                        use quorum queues."
                 .to_owned(),
-            broken_by: Vec::new(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        let failed = |what: &str| SinkError::not_published(what.to_owned());
+        let until = Instant::now() + self.options.timeout;
+        let reached = timeout_at(until, self.connect()).await;
+        let (connection, channel) = match reached {
+            Ok(Ok(line)) => line,
+            Ok(Err(error)) => return Err(failed(&format!("RabbitMQ could not be reached: {error}"))),
+            Err(_) => return Err(failed("RabbitMQ did not answer in time")),
+        };
+        self.broken_by.clear();
+        if !self.options.exchange.is_empty() {
+            let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
+            let name = ShortString::from(self.options.exchange.as_str());
+            let asked = channel.exchange_declare(name, ExchangeKind::Topic, passive, FieldTable::default());
+            if let Ok(Err(error)) = timeout_at(until, asked).await {
+                self.broken_by.push(format!(
+                    "the exchange {:?} is not there ({error}); declare it, or name another",
+                    self.options.exchange
+                ));
+            }
+        }
+        let _ = timeout_at(until, connection.close(200, ShortString::from("asked"))).await;
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

@@ -89,7 +89,7 @@ impl Scene {
     }
 
     fn relay(&self, crash_at: Option<&str>) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_relay_worker"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_eos_worker"));
         command.args([&self.world.url(), &self.bootstrap, &self.name, &format!("{}_positions", self.name)]);
         command.arg(LEASE_MS.to_string());
         let mut child = Child::spawn(command, crash_at).unwrap();

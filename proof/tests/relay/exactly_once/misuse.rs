@@ -4,8 +4,8 @@ use semel::relay::{Lineage, Position, Reached, Relay, RelayError, Source, Source
 
 use super::broker::{Broker, Bug};
 use super::outboxes::{InPostgres, InSqlite, Outbox, quick};
-use crate::naive::{By, Naive};
 use crate::world::Postgres;
+use proof::planted::{By, Naive};
 
 async fn ended(source: impl Source, position: Option<Vec<u8>>) -> (RelayError, Broker) {
     let broker = Broker::new();

@@ -88,6 +88,20 @@ CREATE TABLE semel_outbox_cursor (
 ALTER TABLE semel_outbox_cursor REPLICA IDENTITY FULL;
 INSERT INTO semel_outbox_cursor (lane) SELECT generate_series(0, 15);
 
+-- How far reading the log by a replication slot has come: everything up to `acked` is published, and of the
+-- transaction that comes then the events up to `place`. The server is told so only after it is written here; a slot
+-- that is further was made or moved by somebody else. walk: while events are published from the table, because the log
+-- does not have them any more, the snapshot that sees them.
+CREATE TABLE semel_outbox_slot (
+    name       text        PRIMARY KEY,
+    lineage    text        NOT NULL,               -- the tables, the cluster and its timeline
+    acked      pg_lsn      NOT NULL,
+    commit_lsn pg_lsn      NOT NULL,
+    place      bigint      NOT NULL,
+    walk       pg_snapshot,
+    noted_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 50);
+
 -- Keys whose events are held back because one of them could not be published. due_at: when it is tried again; never
 -- by itself when null.
 CREATE TABLE semel_outbox_parked_key (

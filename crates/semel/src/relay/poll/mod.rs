@@ -7,7 +7,7 @@ mod aside;
 pub mod mysql;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-mod row;
+pub(in crate::relay) mod row;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
@@ -18,7 +18,7 @@ pub const LANES: i16 = 16;
 const OF_KEY_MAX: i64 = 100;
 
 /// How often parked events are looked at.
-const DUE_EVERY: Duration = Duration::from_millis(250);
+pub(super) const DUE_EVERY: Duration = Duration::from_millis(250);
 
 /// Bounds of one batch.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,20 @@ impl Default for Bounds {
     fn default() -> Self {
         Self { events_max: 1_000, bytes_max: 4 * 1024 * 1024 }
     }
+}
+
+/// Refuses tables of a version that this build does not know.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
+    use crate::store::{ErrorKind, Fate, StoreError};
+    if version == i64::from(crate::outbox::VERSION) {
+        return Ok(());
+    }
+    let message = format!(
+        "the outbox has version {version}, and this build knows {}; run the semel that made it",
+        crate::outbox::VERSION
+    );
+    Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
 }
 
 /// The lanes that fall to one of so many relays.

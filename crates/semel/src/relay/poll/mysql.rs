@@ -21,6 +21,7 @@ use crate::store::mysql::session::Dial;
 mod chunk;
 mod desk;
 mod link;
+mod list;
 mod retry;
 
 /// An outbox in MySQL or MariaDB. Cheap to clone. The tables are made with
@@ -43,7 +44,7 @@ impl MysqlOutbox {
             server: server.into(),
             bounds: Bounds::default(),
             lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
         })
     }
 
@@ -59,7 +60,8 @@ impl MysqlOutbox {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self

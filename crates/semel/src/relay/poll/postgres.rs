@@ -35,13 +35,14 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 mod ahead;
 mod desk;
-mod group;
-mod link;
-mod options;
+pub(in crate::relay) mod group;
+pub(in crate::relay) mod link;
+mod list;
+pub(in crate::relay) mod options;
 mod prune;
-mod read;
-mod retry;
-mod snapshot;
+pub(in crate::relay) mod read;
+pub(in crate::relay) mod retry;
+pub(in crate::relay) mod snapshot;
 mod statement;
 
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
@@ -433,7 +434,7 @@ impl Source for PostgresSource {
     }
 }
 
-fn unreadable(why: &str) -> StoreError {
+pub(in crate::relay) fn unreadable(why: &str) -> StoreError {
     let message = format!("an answer about semel_outbox makes no sense: {why}; look at its tables with psql");
     StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message)
 }

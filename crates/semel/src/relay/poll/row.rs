@@ -9,23 +9,23 @@ use crate::intent::key::Key;
 use crate::outbox::Event;
 
 /// The columns.
-pub(super) struct Columns {
-    pub(super) id: Uuid,
-    pub(super) topic: String,
-    pub(super) kind: String,
-    pub(super) key: Option<String>,
-    pub(super) aggregate_type: Option<String>,
-    pub(super) aggregate_id: Option<String>,
-    pub(super) content_type: String,
-    pub(super) headers: Option<String>,
-    pub(super) idempotency_key: Option<String>,
-    pub(super) trace_parent: Option<String>,
-    pub(super) intent: Option<Vec<u8>>,
-    pub(super) payload: Vec<u8>,
+pub(in crate::relay) struct Columns {
+    pub(in crate::relay) id: Uuid,
+    pub(in crate::relay) topic: String,
+    pub(in crate::relay) kind: String,
+    pub(in crate::relay) key: Option<String>,
+    pub(in crate::relay) aggregate_type: Option<String>,
+    pub(in crate::relay) aggregate_id: Option<String>,
+    pub(in crate::relay) content_type: String,
+    pub(in crate::relay) headers: Option<String>,
+    pub(in crate::relay) idempotency_key: Option<String>,
+    pub(in crate::relay) trace_parent: Option<String>,
+    pub(in crate::relay) intent: Option<Vec<u8>>,
+    pub(in crate::relay) payload: Vec<u8>,
 }
 
 impl Columns {
-    pub(super) fn event(self) -> Event {
+    pub(in crate::relay) fn event(self) -> Event {
         let kind = self.aggregate_type;
         Event {
             id: self.id,

@@ -16,6 +16,7 @@ use crate::relay::source::{
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod desk;
+mod list;
 mod table;
 
 /// An outbox in the caller's own SQLite file. Cheap to clone. The tables are made with
@@ -35,7 +36,7 @@ impl SqliteOutbox {
             path: Arc::new(path.as_ref().to_owned()),
             bounds: Bounds::default(),
             lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(1),
         }
     }
 
@@ -51,7 +52,8 @@ impl SqliteOutbox {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
@@ -316,8 +318,8 @@ impl Source for SqliteSource {
     }
 
     async fn lag(&mut self) -> Result<Lag, SourceError> {
-        let lanes = u32::from(self.turn.is_some());
-        self.outbox.with(move |table| table.lag(lanes)).await
+        let epoch = self.epoch().ok();
+        self.outbox.with(move |table| table.lag(epoch)).await
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {

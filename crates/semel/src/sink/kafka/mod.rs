@@ -34,6 +34,7 @@ mod greeted;
 mod line;
 mod options;
 mod position;
+mod probe;
 mod transaction;
 mod verdict;
 mod version;
@@ -62,6 +63,7 @@ pub struct KafkaSink {
     /// A call was left before its end: what it queued may still be on its way.
     left: bool,
     greeted: Greeted,
+    broken_by: Vec<String>,
 }
 
 impl KafkaSink {
@@ -72,7 +74,13 @@ impl KafkaSink {
 
     fn open(options: KafkaOptions) -> Result<Self, SinkError> {
         let line = Line::open(&options.at_least_once())?;
-        Ok(Self { options, line: Some(line), left: false, greeted: Greeted::default() })
+        Ok(Self {
+            options,
+            line: Some(line),
+            left: false,
+            greeted: Greeted::default(),
+            broken_by: Vec::new(),
+        })
     }
 
     /// Queues these events in their order and waits for their reports. Those that are not sent, because an event before
@@ -130,8 +138,13 @@ impl Sink for KafkaSink {
             sentence: "Kafka, acks=all: every event at least once, in the order of its key; after a crash or a lost \
                        answer more often, with the same semel-id."
                 .to_owned(),
-            broken_by: Vec::new(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        self.broken_by = probe::reach(&self.options).await?;
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

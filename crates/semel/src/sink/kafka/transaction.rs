@@ -50,6 +50,7 @@ pub struct KafkaTransactions {
     /// One piece of work at a time, also when its caller has gone away.
     turn: Arc<Mutex<()>>,
     version: Option<u16>,
+    broken_by: Vec<String>,
 }
 
 impl KafkaTransactions {
@@ -65,6 +66,7 @@ impl KafkaTransactions {
             line: None,
             turn: Arc::default(),
             version: None,
+            broken_by: Vec::new(),
         })
     }
 
@@ -104,13 +106,13 @@ impl KafkaTransactions {
 
 impl Sink for KafkaTransactions {
     fn guarantee(&self) -> Guarantee {
-        let broken_by = match self.version {
-            Some(version @ 0..=1) => vec![format!(
+        let mut broken_by = self.broken_by.clone();
+        if let Some(version @ 0..=1) = self.version {
+            broken_by.push(format!(
                 "the broker has transaction version {version}: a message that is late may end up in the next \
                  transaction (KIP-890); upgrade to Kafka 4 and finalise transaction.version=2"
-            )],
-            _ => Vec::new(),
-        };
+            ));
+        }
         Guarantee {
             delivery: Delivery::ExactlyOnce,
             sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
@@ -118,6 +120,15 @@ impl Sink for KafkaTransactions {
                 .to_owned(),
             broken_by,
         }
+    }
+
+    /// Does not begin: whoever has the transactional id keeps it.
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        self.broken_by = super::probe::reach(&self.options).await?;
+        let options = Arc::clone(&self.options);
+        let asked = tokio::task::spawn_blocking(move || version::ask(options.first_broker()));
+        self.version = asked.await.ok().flatten().or(self.version);
+        Ok(())
     }
 
     /// Events without a position, in one transaction: all are confirmed, or none.

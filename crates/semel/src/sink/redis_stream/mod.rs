@@ -24,6 +24,8 @@ use super::headers::{self, Style};
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
+mod durability;
+
 /// The field of the payload. Headers of events cannot have this name.
 pub const PAYLOAD: &str = "semel-payload";
 /// The field of the partition key.
@@ -77,6 +79,7 @@ impl RedisStreamOptions {
             script: Script::new(include_str!("append.lua")),
             connection: None,
             left: false,
+            broken_by: Vec::new(),
         }
     }
 }
@@ -95,6 +98,7 @@ pub struct RedisStreamSink {
     connection: Option<MultiplexedConnection>,
     /// A call was left before its end: what it sent may still be on its way.
     left: bool,
+    broken_by: Vec<String>,
 }
 
 impl RedisStreamSink {
@@ -114,6 +118,18 @@ impl RedisStreamSink {
         })
     }
 
+    async fn connect(&self, until: Instant) -> Result<MultiplexedConnection, SinkError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.options.timeout))
+            .set_response_timeout(Some(self.options.timeout));
+        let connect = self.options.client.get_multiplexed_async_connection_with_config(&config);
+        match timeout_at(until, connect).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(SinkError::not_published(format!("Redis could not be reached: {error}"))),
+            Err(_) => Err(SinkError::not_published("Redis did not answer in time")),
+        }
+    }
+
     /// Appends events of one topic, in their order. All that come after a failure are not there.
     async fn append(
         &mut self,
@@ -126,20 +142,9 @@ impl RedisStreamSink {
             chunk[from..].iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
         };
         if self.connection.is_none() {
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(self.options.timeout))
-                .set_response_timeout(Some(self.options.timeout));
-            let connect = self.options.client.get_multiplexed_async_connection_with_config(&config);
-            match timeout_at(until, connect).await {
-                Ok(Ok(connection)) => self.connection = Some(connection),
-                Ok(Err(error)) => {
-                    return fail(
-                        answers,
-                        0,
-                        SinkError::not_published(format!("Redis could not be reached: {error}")),
-                    );
-                }
-                Err(_) => return fail(answers, 0, SinkError::not_published("Redis did not answer in time")),
+            match self.connect(until).await {
+                Ok(connection) => self.connection = Some(connection),
+                Err(error) => return fail(answers, 0, error),
             }
         }
         let Some(connection) = &mut self.connection else { return };
@@ -193,8 +198,15 @@ impl Sink for RedisStreamSink {
                        day (unless set) and appended once. As durable as Redis is: use appendonly yes and appendfsync \
                        always."
                 .to_owned(),
-            broken_by: Vec::new(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        let until = Instant::now() + self.options.timeout;
+        let mut connection = self.connect(until).await?;
+        self.broken_by = durability::broken_by(&mut connection).await;
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

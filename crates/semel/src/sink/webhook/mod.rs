@@ -34,6 +34,7 @@ use hyper_util::rt::TokioExecutor;
 use rustls::RootCertStore;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tower_service::Service;
 
 use self::dial::Dial;
 use self::signature::Secret;
@@ -147,10 +148,11 @@ impl WebhookOptions {
     /// A sink.
     pub fn open(self) -> WebhookSink {
         let tls = self.tls();
-        let untrusted = tls.as_ref().err().cloned();
+        let broken_by = tls.as_ref().err().cloned().into_iter().collect();
         let dial = Dial { allow_private: self.allow_private, timeout: self.attempt, tls };
-        let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial);
-        WebhookSink { options: self, client, untrusted }
+        let client =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
+        WebhookSink { options: self, client, dial, broken_by }
     }
 
     /// The system's certificates are read only where they are needed.
@@ -180,8 +182,8 @@ impl WebhookOptions {
 pub struct WebhookSink {
     options: WebhookOptions,
     client: Client<Dial, Full<Bytes>>,
-    /// Why no certificate can be checked.
-    untrusted: Option<String>,
+    dial: Dial,
+    broken_by: Vec<String>,
 }
 
 impl WebhookSink {
@@ -234,8 +236,36 @@ impl Sink for WebhookSink {
             sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer more \
                        often, with the same webhook-id and Idempotency-Key."
                 .to_owned(),
-            broken_by: self.untrusted.iter().cloned().collect(),
+            broken_by: self.broken_by.clone(),
         }
+    }
+
+    /// Connects to each endpoint and says nothing there.
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        self.broken_by = self.dial.tls.as_ref().err().cloned().into_iter().collect();
+        if self.options.endpoints.is_empty() && self.options.any.is_none() {
+            self.broken_by
+                .push("no endpoint is configured: every event would be refused; name one".to_owned());
+        }
+        let endpoints: Vec<Uri> = self
+            .options
+            .endpoints
+            .values()
+            .chain(&self.options.any)
+            .map(|endpoint| endpoint.uri.clone())
+            .collect();
+        for uri in endpoints {
+            match self.dial.call(uri.clone()).await {
+                Ok(_) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    self.broken_by.push(format!("nothing is sent to {uri}: {error}"));
+                }
+                Err(error) => {
+                    return Err(SinkError::not_published(format!("{uri} could not be reached: {error}")));
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

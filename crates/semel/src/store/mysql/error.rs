@@ -45,7 +45,7 @@ impl Trouble {
     }
 
     /// The server's number of it.
-    pub(super) fn number(&self) -> Option<u16> {
+    pub(crate) fn number(&self) -> Option<u16> {
         match self {
             Self::Refused { number, .. } => Some(*number),
             _ => None,

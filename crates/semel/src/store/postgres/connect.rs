@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
@@ -21,6 +23,10 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// How long the server may take to hear that a connection ends.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Any socket.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// What sits between us and the server, once it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +50,16 @@ impl Connections {
     pub(crate) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
         let connector = Connector::new(&options)?;
         Ok(Self { options, connector, path: AtomicU8::new(0) })
+    }
+
+    /// Whether TLS is asked for, and there is any.
+    pub(crate) fn can_secure(&self) -> bool {
+        self.connector.can_secure()
+    }
+
+    /// Encrypts a connection that the driver has not made.
+    pub(crate) async fn secure(&self, host: &str, socket: TcpStream) -> Result<Box<dyn Duplex>, String> {
+        self.connector.secure(host, socket).await
     }
 
     /// A connection to a server that takes writes, and what it said of itself.
@@ -195,11 +211,44 @@ impl Session {
 
     /// Carries out one statement, in one trip, within a bound.
     pub(crate) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        self.bounded(self.send(sql, values)).await
+    }
+
+    /// The same in a transaction of its own that begins with `settings`, still in one trip. What else is to be had behind
+    /// a pooler, where a setting lasts as long as a transaction. Cancelled, the transaction may stay open: the session is
+    /// to be dropped then.
+    pub(crate) async fn query_under(
+        &self,
+        settings: &str,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, Trouble> {
+        let begin = format!("BEGIN; {settings}");
+        self.bounded(async {
+            // Each is sent when it is first asked for, so they travel together and in this order.
+            let (begun, rows, ended) = tokio::join!(
+                biased;
+                self.client.batch_execute(&begin),
+                self.send(sql, values),
+                self.client.batch_execute("COMMIT"),
+            );
+            begun?;
+            let rows = rows?;
+            ended?;
+            Ok(rows)
+        })
+        .await
+    }
+
+    async fn bounded(
+        &self,
+        work: impl Future<Output = Result<Vec<Row>, Trouble>>,
+    ) -> Result<Vec<Row>, Trouble> {
         let late = |_| {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
             Trouble::TimedOut(message)
         };
-        let sent = tokio::time::timeout(self.patience, self.send(sql, values)).await;
+        let sent = tokio::time::timeout(self.patience, work).await;
         let answered = sent.map_err(late).and_then(|answered| answered);
         if answered.as_ref().is_err_and(Trouble::loses_connection) {
             self.spent.store(true, Ordering::Relaxed);

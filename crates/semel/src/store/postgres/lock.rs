@@ -12,7 +12,7 @@ use crate::intent::identity::IntentId;
 const CLASS: u64 = u64::from_be_bytes(*b"semel.k1");
 
 /// Held while tables are made.
-pub(super) const MIGRATION: i64 = i64::from_be_bytes(*b"semel.mg");
+pub(crate) const MIGRATION: i64 = i64::from_be_bytes(*b"semel.mg");
 
 /// First half of the key one sweeper holds; the second half is the oid of the table.
 pub(super) const SWEEP_CLASS: i32 = i32::from_be_bytes(*b"swep");

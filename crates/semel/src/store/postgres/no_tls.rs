@@ -1,8 +1,10 @@
 //! Builds without the feature `postgres-tls`: plain connections.
 
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
 
+use super::connect::Duplex;
 use super::error::{Trouble, refused};
 use super::options::{PostgresOptions, Tls};
 
@@ -16,6 +18,14 @@ impl Connector {
                 Err(refused("this build has no TLS for PostgreSQL; build with the feature `postgres-tls`"))
             }
         }
+    }
+
+    pub(super) fn can_secure(&self) -> bool {
+        false
+    }
+
+    pub(super) async fn secure(&self, _: &str, _: TcpStream) -> Result<Box<dyn Duplex>, String> {
+        Err("this build has no TLS for PostgreSQL".to_owned())
     }
 
     pub(super) async fn connect(

@@ -99,6 +99,14 @@ impl PostgresOptions {
         Ok(options)
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
     /// What is the driver's business is left to it; it refuses what it does not know.
     fn take_rest(&mut self, address: &str, rest: &str) -> Result<(), StoreError> {
         let parsed: Result<Config, _> = format!("{address}{rest}").parse();

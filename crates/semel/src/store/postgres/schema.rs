@@ -98,7 +98,7 @@ async fn under_lock(client: &Client) -> Result<u32, Trouble> {
 
 /// The first row, as text. The simple protocol leaves no prepared statement behind, so it also works where a
 /// pooler hands every transaction to another connection.
-pub(super) async fn one(client: &Client, sql: &str) -> Result<Vec<Option<String>>, Trouble> {
+pub(crate) async fn one(client: &Client, sql: &str) -> Result<Vec<Option<String>>, Trouble> {
     let rows = client.simple_query(sql).await?;
     let first = rows.into_iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some(row),

@@ -10,10 +10,13 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::connect::Duplex;
 use super::error::{Trouble, refused};
 use super::options::{PostgresOptions, Tls};
 use crate::trust;
@@ -41,6 +44,18 @@ impl Connector {
                 .with_no_client_auth(),
         };
         Ok(Self(Some(MakeRustlsConnect::new(config))))
+    }
+
+    pub(super) fn can_secure(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The handshake, on a connection of another kind than the driver's.
+    pub(super) async fn secure(&self, host: &str, socket: TcpStream) -> Result<Box<dyn Duplex>, String> {
+        let mut make = self.0.clone().ok_or("TLS is not set up")?;
+        let tls = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut make, host);
+        let socket = tls.map_err(|error| error.to_string())?.connect(socket).await;
+        Ok(Box::new(socket.map_err(|error| error.to_string())?))
     }
 
     pub(super) async fn connect(

@@ -42,7 +42,7 @@ use crate::intent::policy::StoreTime;
 mod checkpoint;
 mod clock;
 pub(crate) mod error;
-mod open;
+pub(crate) mod open;
 mod options;
 mod reader;
 mod row;

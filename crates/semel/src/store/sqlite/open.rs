@@ -19,7 +19,7 @@ const CACHE_KIB: i64 = 4 * 1024;
 
 /// The path as SQLite gets it. Absolute, because the process may change its directory, and because SQLite
 /// reads a meaning into names such as `:memory:` and `file:x`.
-pub(super) fn full_path(path: &Path) -> Result<PathBuf, StoreError> {
+pub(crate) fn full_path(path: &Path) -> Result<PathBuf, StoreError> {
     std::path::absolute(path).map_err(|error| {
         let message = format!("{:?} is not a path of a file; name one, such as semel.db", path.display());
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).with_source(error)
@@ -27,7 +27,7 @@ pub(super) fn full_path(path: &Path) -> Result<PathBuf, StoreError> {
 }
 
 /// Runs what blocks on a thread of its own.
-pub(super) async fn in_thread<T: Send + 'static>(
+pub(crate) async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (reply, answer) = oneshot::channel();

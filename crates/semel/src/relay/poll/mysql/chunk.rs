@@ -162,14 +162,15 @@ impl Link {
     }
 }
 
+pub(super) fn unreadable(id: &str, error: uuid::Error) -> StoreError {
+    let message = format!("the event {id:?} has no UUID for its id; look at it in semel_outbox");
+    StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error)
+}
+
 pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
     let id: String = get(row, 0)?;
-    let unreadable = |error: uuid::Error| {
-        let message = format!("the event {id:?} has no UUID for its id; look at it in semel_outbox");
-        StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error)
-    };
     Ok(Columns {
-        id: Uuid::parse_str(&id).map_err(unreadable)?,
+        id: Uuid::parse_str(&id).map_err(|error| unreadable(&id, error))?,
         topic: get(row, 1)?,
         kind: get(row, 2)?,
         key: get(row, 3)?,

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::poll::{LANES, share};
+use crate::relay::poll::{LANES, known_version, share};
 use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -58,12 +58,14 @@ impl Link {
         };
         let rows = link
             .rows(
-                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only
+                "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
+                        CAST(m.version AS SIGNED)
                  FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
-                 GROUP BY m.lineage, c.lineage",
+                 GROUP BY m.lineage, c.lineage, m.version",
             )
             .await?;
         for row in &rows {
+            known_version(get(row, 3)?)?;
             let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
             let (one, other) = (Lineage::read(&found), stored.as_deref().map(Lineage::read));
             match other {
@@ -269,7 +271,11 @@ impl Link {
     }
 
     pub(super) async fn lag(&mut self) -> Result<Lag, SourceError> {
-        let mut lag = Lag { lanes: u32::try_from(self.places.len()).unwrap_or(0), ..Lag::default() };
+        let mut lag = Lag {
+            lanes: u32::try_from(self.places.len()).unwrap_or(0),
+            epoch: self.places.iter().map(|place| place.epoch.unsigned_abs()).max(),
+            ..Lag::default()
+        };
         for place in self.places.clone() {
             let text = format!(
                 "SELECT COUNT(*), {NOW} - CAST(UNIX_TIMESTAMP(MIN(made_at)) * 1000 AS SIGNED) FROM (

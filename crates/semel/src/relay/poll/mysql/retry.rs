@@ -100,7 +100,7 @@ impl Link {
             let due = if *for_good {
                 "NULL".to_owned()
             } else {
-                format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), 3600000)")
+                format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), GREATEST({retry_ms}, 60000))")
             };
             also.push(format!(
                 "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = {due} WHERE hash = UNHEX('{hash}')"

@@ -11,7 +11,11 @@ use super::{PostgresOutbox, unreadable};
 use crate::relay::source::{Lineage, Parked, Rebase, SourceError};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
+use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
+
+/// How long a question of a person's may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 static LIST: Sql = Sql { text: include_str!("../sql/postgres_parked.sql"), types: &[Type::TEXT, Type::INT8] };
 
@@ -37,7 +41,7 @@ impl PostgresOutbox {
         Ok(session)
     }
 
-    async fn ask(
+    pub(super) async fn ask(
         &self,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
@@ -46,6 +50,24 @@ impl PostgresOutbox {
         let rows = session.query(sql, values).await.map_err(|trouble| trouble.explain());
         session.close().await;
         rows
+    }
+
+    /// As [`ask`](Self::ask), for a text that is put together for one question.
+    pub(super) async fn ask_text(
+        &self,
+        text: &str,
+        types: &[Type],
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
+        let session = self.session().await?;
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+            values.iter().copied().zip(types.iter().cloned()).collect();
+        let asked = tokio::time::timeout(PATIENCE, session.client.query_typed(text, &typed)).await;
+        let late =
+            |_| Trouble::TimedOut(format!("PostgreSQL did not answer within {PATIENCE:?}; look at its load"));
+        let rows = asked.map_err(late).and_then(|rows| Ok(rows?));
+        session.close().await;
+        rows.map_err(|trouble| trouble.not_applied())
     }
 
     /// Parked and held events, in the order they would be published in: of one key, or of all.

@@ -4,33 +4,33 @@ use super::snapshot::Snapshot;
 
 /// Lanes with one place. Only those who have just been taken over differ, and they catch up: see [`target`].
 #[derive(Clone, Debug)]
-pub(super) struct Group {
-    pub(super) lanes: Vec<i16>,
+pub(in crate::relay) struct Group {
+    pub(in crate::relay) lanes: Vec<i16>,
     /// One for each lane.
-    pub(super) epochs: Vec<i64>,
+    pub(in crate::relay) epochs: Vec<i64>,
     /// Where each lane's row is just now. Found by the lane's number it would have to be picked from all its earlier
     /// versions, and while somebody's transaction is open none of those can be removed.
-    pub(super) tids: Vec<String>,
+    pub(in crate::relay) tids: Vec<String>,
     /// All that it sees is published, as far as it is of these lanes.
-    pub(super) low: Snapshot,
+    pub(in crate::relay) low: Snapshot,
     /// What is being published, if anything is.
-    pub(super) window: Option<Window>,
+    pub(in crate::relay) window: Option<Window>,
 }
 
 /// What one snapshot sees and another does not, walked through by seq.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Window {
-    pub(super) high: Snapshot,
+pub(in crate::relay) struct Window {
+    pub(in crate::relay) high: Snapshot,
     /// Up to here everything is published.
-    pub(super) after: i64,
+    pub(in crate::relay) after: i64,
     /// Up to here it is being sent, and that is written down.
-    pub(super) noted: Option<i64>,
-    pub(super) walk: Walk,
+    pub(in crate::relay) noted: Option<i64>,
+    pub(in crate::relay) walk: Walk,
 }
 
 /// How a window is read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Walk {
+pub(in crate::relay) enum Walk {
     /// Nobody has looked yet: it was another's.
     Unknown,
     Few,
@@ -42,12 +42,12 @@ pub(super) enum Walk {
 
 /// A lane as its row has it.
 #[derive(Clone, Debug)]
-pub(super) struct Lane {
-    pub(super) lane: i16,
-    pub(super) epoch: i64,
-    pub(super) tid: String,
-    pub(super) low: Snapshot,
-    pub(super) window: Option<Window>,
+pub(in crate::relay) struct Lane {
+    pub(in crate::relay) lane: i16,
+    pub(in crate::relay) epoch: i64,
+    pub(in crate::relay) tid: String,
+    pub(in crate::relay) low: Snapshot,
+    pub(in crate::relay) window: Option<Window>,
 }
 
 impl Group {
@@ -63,7 +63,7 @@ impl Group {
 }
 
 /// Puts lanes that are at one place together.
-pub(super) fn join(groups: &mut Vec<Group>, lane: Lane) {
+pub(in crate::relay) fn join(groups: &mut Vec<Group>, lane: Lane) {
     let same = |group: &&mut Group| {
         let place =
             |window: &Option<Window>| window.as_ref().map(|w| (w.high.text().to_owned(), w.after, w.noted));
@@ -86,7 +86,7 @@ pub(super) fn join(groups: &mut Vec<Group>, lane: Lane) {
 }
 
 /// Puts groups between windows together that have come to one place.
-pub(super) fn merge(groups: &mut Vec<Group>) {
+pub(in crate::relay) fn merge(groups: &mut Vec<Group>) {
     let mut merged: Vec<Group> = Vec::with_capacity(groups.len());
     for group in groups.drain(..) {
         let same =
@@ -104,7 +104,7 @@ pub(super) fn merge(groups: &mut Vec<Group>) {
 }
 
 /// Where the next window of a group should end, so that it meets another one: `None` at the newest snapshot.
-pub(super) fn target(groups: &[Group], at: usize) -> Option<Snapshot> {
+pub(in crate::relay) fn target(groups: &[Group], at: usize) -> Option<Snapshot> {
     let low = &groups.get(at)?.low;
     // Where a group is, or is on its way to.
     let places = groups.iter().map(|group| group.window.as_ref().map_or(&group.low, |window| &window.high));
@@ -112,7 +112,7 @@ pub(super) fn target(groups: &[Group], at: usize) -> Option<Snapshot> {
 }
 
 /// Whether another group is about to arrive where this one is: it is worth a moment's wait.
-pub(super) fn is_awaited(groups: &[Group], at: usize) -> bool {
+pub(in crate::relay) fn is_awaited(groups: &[Group], at: usize) -> bool {
     let Some(low) = groups.get(at).map(|group| &group.low) else { return false };
     let arrives = |group: &Group| {
         group.window.as_ref().is_some_and(|window| window.walk == Walk::Few && window.high == *low)
@@ -121,7 +121,7 @@ pub(super) fn is_awaited(groups: &[Group], at: usize) -> bool {
 }
 
 /// Takes lanes out.
-pub(super) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
+pub(in crate::relay) fn without(groups: &mut Vec<Group>, gone: &[i16]) {
     for group in groups.iter_mut() {
         let stays: Vec<bool> = group.lanes.iter().map(|lane| !gone.contains(lane)).collect();
         let mut flags = stays.iter().copied().cycle();

@@ -11,7 +11,7 @@ use super::ahead::Ahead;
 use super::group::{self, Group, Lane, Walk, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::poll::{LANES, share};
+use crate::relay::poll::{LANES, known_version, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::error::Trouble;
@@ -22,15 +22,19 @@ use crate::store::{ErrorKind, Fate, StoreError};
 /// sort of all that is left, whatever the statistics say. Workers take longer to start than a chunk to read.
 const QUICK: &str =
     "SET enable_bitmapscan = off; SET enable_sort = off; SET max_parallel_workers_per_gather = 0";
+/// The same behind a pooler, with what a session of ours has from the beginning.
+const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off; \
+                          SET LOCAL max_parallel_workers_per_gather = 0; SET LOCAL enable_seqscan = off; \
+                          SET LOCAL jit = off";
 
-pub(super) struct Link {
-    pub(super) session: Arc<Session>,
-    pub(super) lineage: Lineage,
-    pub(super) groups: Vec<Group>,
+pub(in crate::relay) struct Link {
+    pub(in crate::relay) session: Arc<Session>,
+    pub(in crate::relay) lineage: Lineage,
+    pub(in crate::relay) groups: Vec<Group>,
     /// Until then nobody else takes our lanes. Counted from before the server was asked.
-    pub(super) ours_until: Instant,
-    pub(super) beat_at: Instant,
-    pub(super) me: Uuid,
+    pub(in crate::relay) ours_until: Instant,
+    pub(in crate::relay) beat_at: Instant,
+    pub(in crate::relay) me: Uuid,
     /// Who else has a lease.
     others: Vec<String>,
     pub(super) ahead: Option<Ahead>,
@@ -39,7 +43,7 @@ pub(super) struct Link {
 impl Link {
     /// Connects, and looks whose tables these are. A standby is refused by the connection: there the list of what is
     /// under way is empty, and whatever commits late would be lost.
-    pub(super) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
+    pub(in crate::relay) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
             let set = session.client.batch_execute(QUICK).await;
@@ -59,7 +63,7 @@ impl Link {
         })
     }
 
-    pub(super) async fn query(
+    pub(in crate::relay) async fn query(
         &self,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
@@ -67,8 +71,17 @@ impl Link {
         self.session.query(sql, values).await.map_err(|trouble| trouble.explain())
     }
 
+    /// Looks for events. See [`look`].
+    pub(super) async fn look(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
+        look(&self.session, sql, values).await
+    }
+
     /// Changes something under the epochs of these lanes, or nothing.
-    pub(super) async fn fenced(
+    pub(in crate::relay) async fn fenced(
         &self,
         sql: &Sql,
         group: &Group,
@@ -81,7 +94,7 @@ impl Link {
     }
 
     /// Remembers where the rows of a group are after a change of them.
-    pub(super) fn moved(&mut self, at: usize, rows: &[Row]) -> Result<(), SourceError> {
+    pub(in crate::relay) fn moved(&mut self, at: usize, rows: &[Row]) -> Result<(), SourceError> {
         let Some(group) = self.groups.get_mut(at) else { return Ok(()) };
         for row in rows {
             let lane: i16 = get(row, 0)?;
@@ -93,7 +106,7 @@ impl Link {
     }
 
     /// Renews the lease.
-    pub(super) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+    pub(in crate::relay) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
         let asked = Instant::now();
         let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
         let rows = self.query(&outbox.statements.beat, &[&self.me.to_string(), &lease_ms]).await?;
@@ -111,12 +124,12 @@ impl Link {
     }
 
     /// Renews it between two steps of something long.
-    pub(super) async fn beat_if_due(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+    pub(in crate::relay) async fn beat_if_due(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
         if Instant::now() < self.beat_at { Ok(()) } else { self.beat(outbox).await }
     }
 
     /// Gives back the lanes that fall to others now, and takes those that fall to us. Not while a batch is on its way.
-    pub(super) async fn balance(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+    pub(in crate::relay) async fn balance(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
         let my = self.me.to_string();
         let place = self.others.iter().filter(|other| **other < my).count();
         let share = share(place, self.others.len() + 1);
@@ -202,7 +215,7 @@ impl Link {
     }
 
     /// Gives everything back.
-    pub(super) async fn leave(self, outbox: &Outbox) -> Result<(), StoreError> {
+    pub(in crate::relay) async fn leave(self, outbox: &Outbox) -> Result<(), StoreError> {
         for group in &self.groups {
             self.query(&outbox.statements.release, &[&group.lanes, &group.epochs]).await?;
         }
@@ -212,11 +225,26 @@ impl Link {
     }
 
     /// Ends the connection in order.
-    pub(super) async fn close(self) {
+    pub(in crate::relay) async fn close(self) {
         // Whoever reads ahead on it is given up, and lets go of it by itself.
         drop(self.ahead);
         if let Some(session) = Arc::into_inner(self.session) {
             session.close().await;
+        }
+    }
+}
+
+/// Looks for events, by the indexes whatever the statistics say.
+pub(super) async fn look(
+    session: &Session,
+    sql: &Sql,
+    values: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Row>, StoreError> {
+    match session.path {
+        Path::Direct => session.query(sql, values).await.map_err(|trouble| trouble.explain()),
+        Path::Pooled => {
+            let rows = session.query_under(QUICK_ONCE, sql, values).await;
+            rows.map_err(|trouble| trouble.not_applied())
         }
     }
 }
@@ -227,11 +255,7 @@ async fn lineage(session: &Session) -> Result<Lineage, SourceError> {
     let rows = session.query(&START, &[]).await.map_err(|trouble| trouble.not_applied())?;
     let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
     let version: Option<i32> = get(row, 1)?;
-    if version != Some(1) {
-        let message =
-            format!("the outbox has version {version:?}, and this build knows 1; run a newer semel");
-        return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
-    }
+    known_version(version.unwrap_or_default().into())?;
     let store: Option<String> = get(row, 0)?;
     let found = Lineage::new(store.unwrap_or_default(), system(session).await);
     let stored: Vec<String> = get(row, 2)?;
@@ -248,13 +272,13 @@ async fn lineage(session: &Session) -> Result<Lineage, SourceError> {
 }
 
 /// The cluster's own number, where this user may ask.
-pub(super) async fn system(session: &Session) -> Option<String> {
+pub(in crate::relay) async fn system(session: &Session) -> Option<String> {
     static SYSTEM: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
     let rows = session.query(&SYSTEM, &[]).await.ok()?;
     rows.first()?.try_get(0).ok()
 }
 
-fn lane(row: &Row) -> Result<Lane, StoreError> {
+pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
     let snapshot = |text: String| {
         Snapshot::read(&text)
             .ok_or_else(|| unreadable(&format!("{text:?} in semel_outbox_cursor is no snapshot")))
@@ -279,6 +303,6 @@ fn lane(row: &Row) -> Result<Lane, StoreError> {
 }
 
 /// A column of an answer.
-pub(super) fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
+pub(in crate::relay) fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
     row.try_get(at).map_err(|error| unreadable(&error.to_string()))
 }

@@ -22,22 +22,41 @@ pub struct PostgresOutbox {
     pub(super) outbox: Arc<Outbox>,
 }
 
-pub(super) struct Outbox {
-    pub(super) connections: Connections,
+pub(in crate::relay) struct Outbox {
+    pub(in crate::relay) connections: Connections,
     pub(super) statements: Statements,
-    pub(super) options: Options,
+    pub(in crate::relay) options: Options,
+}
+
+impl Outbox {
+    pub(in crate::relay) fn new(postgres: PostgresOptions, options: Options) -> Result<Self, SourceError> {
+        let connections = Connections::new(postgres).map_err(|trouble| trouble.not_applied())?;
+        let statements = Statements::new(options.edit);
+        Ok(Self { connections, statements, options })
+    }
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Options {
-    pub(super) bounds: Bounds,
-    pub(super) lease: Duration,
-    retry: Duration,
+pub(in crate::relay) struct Options {
+    pub(in crate::relay) bounds: Bounds,
+    pub(in crate::relay) lease: Duration,
+    pub(in crate::relay) retry: Duration,
     edit: Option<Edit>,
 }
 
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            bounds: Bounds::default(),
+            lease: Duration::from_secs(10),
+            retry: Duration::from_secs(1),
+            edit: None,
+        }
+    }
+}
+
 impl Options {
-    pub(super) fn retry_ms(&self) -> i64 {
+    pub(in crate::relay) fn retry_ms(&self) -> i64 {
         i64::try_from(self.retry.as_millis()).unwrap_or(i64::MAX)
     }
 }
@@ -45,7 +64,7 @@ impl Options {
 /// How an outbox is opened. The defaults suit a service.
 #[derive(Clone, Debug)]
 pub struct PostgresOutboxOptions {
-    pub(super) postgres: PostgresOptions,
+    pub(in crate::relay) postgres: PostgresOptions,
     options: Options,
 }
 
@@ -63,8 +82,8 @@ impl PostgresOutboxOptions {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise, then
-    /// twice as late each time, up to an hour. One that was refused waits for a person.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute. One that was refused waits for a person.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self
@@ -79,9 +98,7 @@ impl PostgresOutboxOptions {
 
     /// Connects once, to see that the server and the tables are right.
     pub async fn open(self) -> Result<PostgresOutbox, SourceError> {
-        let connections = Connections::new(self.postgres).map_err(|trouble| trouble.not_applied())?;
-        let statements = Statements::new(self.options.edit);
-        let outbox = Arc::new(Outbox { connections, statements, options: self.options });
+        let outbox = Arc::new(Outbox::new(self.postgres, self.options)?);
         Link::open(&outbox, Uuid::nil()).await?.close().await;
         Ok(PostgresOutbox { outbox })
     }
@@ -95,13 +112,7 @@ impl PostgresOutbox {
 
     /// Opens with other bounds than the usual ones.
     pub fn options(url: &str) -> Result<PostgresOutboxOptions, SourceError> {
-        let options = Options {
-            bounds: Bounds::default(),
-            lease: Duration::from_secs(10),
-            retry: Duration::from_secs(30),
-            edit: None,
-        };
-        Ok(PostgresOutboxOptions { postgres: PostgresOptions::from_url(url)?, options })
+        Ok(PostgresOutboxOptions { postgres: PostgresOptions::from_url(url)?, options: Options::default() })
     }
 
     /// A source for one relay. Several share the events.

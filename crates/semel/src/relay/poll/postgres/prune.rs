@@ -23,7 +23,7 @@ const COUNT_MAX: i64 = 10_000;
 impl Link {
     /// Empties the tables of the ring that may be. The one that is written to next need not be old: better now, while
     /// nobody writes there, than never.
-    pub(super) async fn prune(
+    pub(in crate::relay) async fn prune(
         &mut self,
         outbox: &Outbox,
         older_than: Duration,
@@ -88,13 +88,13 @@ impl Link {
         }
     }
 
-    pub(super) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
+    pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
         let mut lag = Lag::default();
-        for Group { lanes, low, window, .. } in &self.groups {
+        for Group { lanes, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];
-            let rows = self.query(&outbox.statements.lag, &values).await?;
+            let rows = self.look(&outbox.statements.lag, &values).await?;
             let Some(row) = rows.first() else { continue };
             let (events, oldest, parked): (i64, Option<i64>, i64) =
                 (get(row, 0)?, get(row, 1)?, get(row, 2)?);
@@ -103,6 +103,7 @@ impl Link {
             lag.oldest = lag.oldest.max(oldest);
             lag.parked = parked.unsigned_abs();
             lag.lanes += u32::try_from(lanes.len()).unwrap_or(0);
+            lag.epoch = lag.epoch.max(epochs.iter().map(|epoch| epoch.unsigned_abs()).max());
         }
         Ok(lag)
     }

@@ -7,7 +7,7 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use super::group::{self, Group, Walk, Window};
-use super::link::{Link, get};
+use super::link::{Link, get, look};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
 use crate::relay::poll::LANES;
@@ -23,14 +23,18 @@ const PIECE: i64 = 200_000;
 
 /// Events of a chunk, and their seqs.
 #[derive(Default)]
-pub(super) struct Chunk {
-    pub(super) events: Vec<Pending>,
-    pub(super) seqs: Vec<i64>,
+pub(in crate::relay) struct Chunk {
+    pub(in crate::relay) events: Vec<Pending>,
+    pub(in crate::relay) seqs: Vec<i64>,
 }
 
 impl Link {
     /// Looks what has been committed since the group's low. `false`: nothing, and low has come forward.
-    pub(super) async fn open_window(&mut self, outbox: &Outbox, at: usize) -> Result<bool, SourceError> {
+    pub(in crate::relay) async fn open_window(
+        &mut self,
+        outbox: &Outbox,
+        at: usize,
+    ) -> Result<bool, SourceError> {
         let target = group::target(&self.groups, at);
         let Some(group) = self.groups.get(at) else { return Ok(false) };
         let (high, events) = self.count(outbox, &group.low, target.as_ref()).await?;
@@ -46,7 +50,11 @@ impl Link {
     }
 
     /// Finds out how to read a window that another has begun.
-    pub(super) async fn find_walk(&mut self, outbox: &Outbox, at: usize) -> Result<(), SourceError> {
+    pub(in crate::relay) async fn find_walk(
+        &mut self,
+        outbox: &Outbox,
+        at: usize,
+    ) -> Result<(), SourceError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
         let Some(window) = group.window else { return Ok(()) };
         let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
@@ -64,7 +72,7 @@ impl Link {
         high: Option<&Snapshot>,
     ) -> Result<(Snapshot, i64), SourceError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
-        let rows = self.query(&outbox.statements.open, &values).await?;
+        let rows = self.look(&outbox.statements.open, &values).await?;
         let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
         let high: String = get(row, 0)?;
         let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is no snapshot")))?;
@@ -87,7 +95,7 @@ impl Link {
         let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
         loop {
             let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &PIECE];
-            let rows = self.query(&outbox.statements.floor, &values).await?;
+            let rows = self.look(&outbox.statements.floor, &values).await?;
             let Some(row) = rows.first() else { break };
             floor = floor.min(get(row, 2)?);
             (xid, seq) = (get(row, 0)?, get(row, 1)?);
@@ -98,7 +106,11 @@ impl Link {
 }
 
 /// The chunk that is written down, or else the next one of the group's window.
-pub(super) async fn read(session: &Session, outbox: &Outbox, group: &Group) -> Result<Chunk, SourceError> {
+pub(in crate::relay) async fn read(
+    session: &Session,
+    outbox: &Outbox,
+    group: &Group,
+) -> Result<Chunk, SourceError> {
     let Some(window) = &group.window else { return Ok(Chunk::default()) };
     let (sql, floor) = match window.walk {
         Walk::Many { floor } => (&outbox.statements.many, floor),
@@ -121,7 +133,7 @@ pub(super) async fn read(session: &Session, outbox: &Outbox, group: &Group) -> R
         &lanes,
         &floor,
     ];
-    let rows = session.query(sql, &values).await.map_err(|trouble| trouble.explain())?;
+    let rows = look(session, sql, &values).await?;
     let mut chunk = Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
     for row in &rows {
         chunk.seqs.push(get(row, 0)?);
@@ -130,12 +142,12 @@ pub(super) async fn read(session: &Session, outbox: &Outbox, group: &Group) -> R
     Ok(chunk)
 }
 
-pub(super) fn bound(bound: usize) -> i64 {
+pub(in crate::relay) fn bound(bound: usize) -> i64 {
     i64::try_from(bound).unwrap_or(i64::MAX)
 }
 
 /// The event in columns 1 to 12.
-pub(super) fn columns(row: &Row) -> Result<Columns, StoreError> {
+pub(in crate::relay) fn columns(row: &Row) -> Result<Columns, StoreError> {
     let id: String = get(row, 1)?;
     Ok(Columns {
         id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,

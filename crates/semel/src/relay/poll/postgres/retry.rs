@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
 
 use super::Outbox;
 use super::group::Group;
@@ -12,12 +13,20 @@ use super::read::{bound, columns};
 use crate::relay::poll::OF_KEY_MAX;
 use crate::relay::poll::aside::{Retried, Tried};
 use crate::relay::source::{Pending, Settled, SourceError};
+use crate::store::postgres::statement::Sql;
 
 /// Parked events on their way again.
-pub(super) struct Retry {
+pub(in crate::relay) struct Retry {
     pub(super) tried: Tried,
     /// The lanes they are of.
     lanes: Group,
+}
+
+impl Retry {
+    /// Their numbers.
+    pub(in crate::relay) fn numbers(&self) -> &[i64] {
+        &self.tried.ns
+    }
 }
 
 impl Link {
@@ -30,7 +39,10 @@ impl Link {
     }
 
     /// What is due of our lanes.
-    pub(super) async fn due(&self, outbox: &Outbox) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+    pub(in crate::relay) async fn due(
+        &self,
+        outbox: &Outbox,
+    ) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
         let lanes: Vec<i16> = self.owned().into_iter().map(|(lane, _)| lane).collect();
         let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
         let rows = self.query(&outbox.statements.due, &values).await?;
@@ -78,8 +90,32 @@ impl Link {
         Ok(Some((Retry { tried, lanes }, events)))
     }
 
+    /// Takes these for published, as far as they are still parked: a sink that keeps the position has them.
+    pub(in crate::relay) async fn published(
+        &self,
+        outbox: &Outbox,
+        numbers: &[i64],
+        left_out: &[Uuid],
+    ) -> Result<(), SourceError> {
+        static PARKED: Sql = Sql {
+            text: "SELECT n, parked_key FROM semel_outbox_parked
+                   WHERE n = ANY ($1::bigint[]) AND id <> ALL ($2::text[]::uuid[]) ORDER BY n",
+            types: &[Type::INT8_ARRAY, Type::TEXT_ARRAY],
+        };
+        let left_out: Vec<String> = left_out.iter().map(Uuid::to_string).collect();
+        let rows = self.query(&PARKED, &[&numbers, &left_out]).await?;
+        let Some(lanes) = self.groups.first().filter(|_| !rows.is_empty()).cloned() else { return Ok(()) };
+        let mut tried = Tried::default();
+        for row in &rows {
+            tried.ns.push(get(row, 0)?);
+            tried.keys.push(get(row, 1)?);
+        }
+        let settled = vec![Settled::Confirmed; tried.ns.len()];
+        self.retried(outbox, &Retry { tried, lanes }, &settled).await
+    }
+
     /// What became of them.
-    pub(super) async fn retried(
+    pub(in crate::relay) async fn retried(
         &self,
         outbox: &Outbox,
         retry: &Retry,

@@ -5,32 +5,41 @@ use std::fmt;
 
 /// `xmin:xmax:xip,…`. All below xmin had ended, none from xmax on, and in between all but the list.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Snapshot {
+pub(in crate::relay) struct Snapshot {
     text: String,
+    xmin: u64,
     xmax: u64,
-    under_way: usize,
+    /// In order, as PostgreSQL writes them.
+    under_way: Vec<u64>,
 }
 
 impl Snapshot {
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(in crate::relay) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
-        let (_, xmax, list) = (parts.next()?, parts.next()?.parse().ok()?, parts.next()?);
-        let under_way = list.split(',').filter(|xid| !xid.is_empty()).count();
-        parts.next().is_none().then(|| Self { text: text.to_owned(), xmax, under_way })
+        let (xmin, xmax) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let list = parts.next()?.split(',').filter(|xid| !xid.is_empty());
+        let mut under_way = list.map(|xid| xid.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        under_way.sort_unstable();
+        parts.next().is_none().then(|| Self { text: text.to_owned(), xmin, xmax, under_way })
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(in crate::relay) fn text(&self) -> &str {
         &self.text
     }
 
-    pub(super) fn xmax(&self) -> u64 {
+    pub(in crate::relay) fn xmax(&self) -> u64 {
         self.xmax
     }
 
     /// Which one was taken first. Of one server's snapshots one always sees all that the other sees: xmax only grows,
     /// and while it stays, the list only shrinks.
-    pub(super) fn age(&self, other: &Self) -> Ordering {
-        self.xmax.cmp(&other.xmax).then(other.under_way.cmp(&self.under_way))
+    pub(in crate::relay) fn age(&self, other: &Self) -> Ordering {
+        self.xmax.cmp(&other.xmax).then(other.under_way.len().cmp(&self.under_way.len()))
+    }
+
+    /// Whether that transaction had ended.
+    pub(in crate::relay) fn sees(&self, xid: u64) -> bool {
+        xid < self.xmin || (xid < self.xmax && self.under_way.binary_search(&xid).is_err())
     }
 }
 
@@ -52,5 +61,13 @@ mod tests {
         assert_eq!(read("3:3:").age(&read("3:3:")), Ordering::Equal);
         assert_eq!(Snapshot::read("3:x:"), None);
         assert_eq!(Snapshot::read("3:4"), None);
+        assert_eq!(Snapshot::read("3:4:x"), None);
+    }
+
+    #[test]
+    fn a_snapshot_sees_what_had_ended() {
+        let snapshot = Snapshot::read("5:9:5,7").unwrap();
+        let seen: Vec<u64> = (3..11).filter(|xid| snapshot.sees(*xid)).collect();
+        assert_eq!(seen, [3, 4, 6, 8]);
     }
 }

@@ -16,7 +16,8 @@ later AS (
     UPDATE semel_outbox_parked_key k SET
         tries = k.tries + 1,
         due_at = CASE WHEN NOT f.for_good THEN
-            clock_timestamp() + least($9::bigint * 2 ^ least(k.tries + 1, 20), 3600000) * interval '1 millisecond' END
+            clock_timestamp() + interval '1 millisecond'
+                * least($9::bigint * 2 ^ least(k.tries + 1, 20), greatest($9::bigint, 60000)) END
     FROM unnest($6::text[], $7::boolean[]) AS f (key, for_good) WHERE k.key = f.key AND (SELECT yes FROM ours)
 ),
 ended AS (

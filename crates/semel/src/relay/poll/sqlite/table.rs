@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::relay::poll::aside::{Aside, Retried, Tried};
 use crate::relay::poll::row::Columns;
-use crate::relay::poll::{Bounds, OF_KEY_MAX};
+use crate::relay::poll::{Bounds, OF_KEY_MAX, known_version};
 use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -19,7 +19,7 @@ const COUNT_MAX: i64 = 10_000;
 /// How long another writer is waited for.
 const BUSY: Duration = Duration::from_secs(5);
 const NOW: &str = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
-const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type, o.headers, \
+pub(super) const EVENT: &str = "o.id, o.topic, o.type, o.key, o.aggregate_type, o.aggregate_id, o.content_type, o.headers, \
                      o.idempotency_key, o.trace_parent, o.intent, o.payload";
 
 /// The lease, and how far its owner has come.
@@ -55,8 +55,11 @@ impl Table {
 
     /// Open where the lineage is about to be decided.
     fn lineages(&self) -> Result<(String, Option<String>), SourceError> {
-        let query = "SELECT m.lineage, c.lineage FROM semel_outbox_meta m, semel_outbox_cursor c";
-        self.told(self.connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))))
+        let query = "SELECT m.lineage, c.lineage, m.version FROM semel_outbox_meta m, semel_outbox_cursor c";
+        let read = self.connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+        let (found, stored, version) = self.told(read)?;
+        known_version(version)?;
+        Ok((found, stored))
     }
 
     fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, SourceError> {
@@ -265,7 +268,7 @@ impl Table {
             }
             let later = format!(
                 "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = CASE WHEN NOT ?2 THEN
-                     {NOW} + min(?3 << min(tries + 1, 20), 3600000) END WHERE key = ?1"
+                     {NOW} + min(?3 << min(tries + 1, 20), max(?3, 60000)) END WHERE key = ?1"
             );
             for (key, for_good) in retried.later.iter().zip(&retried.for_good) {
                 tx.execute(&later, params![key, for_good, ms(retry)])?;
@@ -306,7 +309,7 @@ impl Table {
         Ok(pruned)
     }
 
-    pub(super) fn lag(&self, lanes: u32) -> Result<Lag, SourceError> {
+    pub(super) fn lag(&self, epoch: Option<i64>) -> Result<Lag, SourceError> {
         let query = format!(
             "SELECT count(*), {NOW} - min(made_at),
                     (SELECT count(*) FROM (SELECT 1 FROM semel_outbox_parked LIMIT ?1))
@@ -319,7 +322,9 @@ impl Table {
                 events: row.get::<_, i64>(0)?.unsigned_abs(),
                 oldest: oldest.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs())),
                 parked: row.get::<_, i64>(2)?.unsigned_abs(),
-                lanes,
+                lanes: u32::from(epoch.is_some()),
+                epoch: epoch.map(i64::unsigned_abs),
+                bytes: None,
             })
         });
         self.told(told)
@@ -338,12 +343,13 @@ impl Table {
     }
 }
 
+pub(super) fn unreadable(error: uuid::Error) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
+}
+
 /// The event in the first twelve columns.
 pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
     let id: String = row.get(0)?;
-    let unreadable = |error: uuid::Error| {
-        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
-    };
     Ok(Columns {
         id: Uuid::parse_str(&id).map_err(unreadable)?,
         topic: row.get(1)?,

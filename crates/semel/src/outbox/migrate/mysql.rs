@@ -1,0 +1,57 @@
+//! In MySQL and MariaDB, where every statement commits by itself: what is found half made is refused.
+
+use sqlx::Row;
+
+use super::{VERSION, standing};
+use crate::outbox::schema;
+use crate::store::mysql::MysqlStore;
+use crate::store::mysql::session::{Failed, Session};
+use crate::store::{ErrorKind, Fate, StoreError};
+use crate::tx::driver::Dialect;
+
+/// How long one who starts waits for another who is making the tables.
+const TURN_SECONDS: u32 = 30;
+/// Such locks are the whole server's.
+const LOCK: &str = "CONCAT('semel.outbox.', MD5(DATABASE()))";
+
+pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
+    let (_, dial, server) = MysqlStore::options().with_url(url)?;
+    let mut session = dial.open().await.map_err(|trouble| trouble.explain(&server, Fate::NotApplied))?;
+    let explain = |failed: Failed| failed.trouble.explain(&server, Fate::NotApplied);
+    let turn =
+        number(&mut session, format!("SELECT GET_LOCK({LOCK}, {TURN_SECONDS})")).await.map_err(explain)?;
+    if turn != Some(1) {
+        let message = format!(
+            "somebody else has been making the tables in {server} for {TURN_SECONDS} s; retry when that has ended"
+        );
+        return Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message));
+    }
+    // What is made last shows that all of it was.
+    let there = |table: &str| {
+        format!(
+            "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
+        )
+    };
+    let meta = number(&mut session, there("semel_outbox_meta")).await.map_err(explain)?;
+    let version = match meta {
+        Some(1) => {
+            let query = "SELECT CAST(version AS SIGNED) FROM semel_outbox_meta".to_owned();
+            number(&mut session, query).await.map_err(explain)?
+        }
+        _ => None,
+    };
+    let whole = number(&mut session, there("semel_outbox_parked")).await.map_err(explain)? == Some(1);
+    let before = standing(version, whole, &server)?;
+    if before < VERSION {
+        session.run(schema(Dialect::Mysql).to_owned()).await.map_err(explain)?;
+    }
+    // A connection that ends gives the lock back by itself.
+    session.close().await;
+    Ok(before)
+}
+
+async fn number(session: &mut Session, sql: String) -> Result<Option<i64>, Failed> {
+    let brought = session.run(sql).await?;
+    let row = brought.first().and_then(|brought| brought.rows.first());
+    Ok(row.and_then(|row| row.try_get::<Option<i64>, _>(0).ok().flatten()))
+}

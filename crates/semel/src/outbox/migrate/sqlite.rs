@@ -1,0 +1,42 @@
+//! In the caller's SQLite file, in one transaction.
+
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
+
+use super::{VERSION, sqlite_path, standing};
+use crate::outbox::schema;
+use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::open::{full_path, in_thread};
+use crate::store::{Fate, StoreError};
+use crate::tx::driver::Dialect;
+
+/// How long another writer is waited for.
+const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
+
+pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
+    let path = full_path(sqlite_path(url))?;
+    in_thread(move || {
+        let explain = |error: rusqlite::Error| Trouble::from(error).explain(&path, Fate::NotApplied);
+        let mut connection = Connection::open(&path).map_err(explain)?;
+        connection.busy_timeout(BUSY).map_err(explain)?;
+        let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;
+        let there = |table: &str| {
+            let query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
+            tx.query_row(query, [table], |_| Ok(())).optional().map(|found| found.is_some())
+        };
+        let version = match there("semel_outbox_meta").map_err(explain)? {
+            true => {
+                let query = "SELECT version FROM semel_outbox_meta";
+                tx.query_row(query, [], |row| row.get(0)).optional().map_err(explain)?
+            }
+            false => None,
+        };
+        let whole = there("semel_outbox").map_err(explain)?;
+        let before = standing(version, whole, &path.display().to_string())?;
+        if before < VERSION {
+            tx.execute_batch(schema(Dialect::Sqlite)).map_err(explain)?;
+        }
+        tx.commit().map_err(explain)?;
+        Ok(before)
+    })
+    .await
+}

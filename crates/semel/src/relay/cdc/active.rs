@@ -1,0 +1,491 @@
+//! The relay that is active: it has all lanes by lease, and the slot by being connected to it.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinHandle;
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use super::aside::Aside;
+use super::broken::Broken;
+use super::connect::{System, connect};
+use super::lsn::Lsn;
+use super::options::{Cdc, Names, lost, wrong};
+use super::place::Spot;
+use super::setup;
+use super::slot::{Decision, Known, Noted, decide};
+use super::stream::Stream;
+use super::table::Table;
+use super::wire::Wire;
+use crate::relay::poll::postgres::group::{self, Group, Walk, Window};
+use crate::relay::poll::postgres::link::{Link, get, lane};
+use crate::relay::poll::postgres::snapshot::Snapshot;
+use crate::relay::poll::postgres::unreadable;
+use crate::relay::source::{Lineage, SourceError};
+use crate::store::StoreError;
+use crate::store::postgres::statement::Sql;
+
+/// How often it is looked how much the slot holds.
+const WATCH_EVERY: Duration = Duration::from_secs(10);
+
+static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT, Type::INT8, Type::TEXT] };
+
+static NOTE: Sql = Sql {
+    text: include_str!("sql/note.sql"),
+    types: &[
+        Type::INT2_ARRAY,
+        Type::INT8_ARRAY,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::INT8,
+        Type::TEXT_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::BOOL_ARRAY,
+        Type::INT8,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::TEXT_ARRAY,
+        Type::BYTEA_ARRAY,
+        Type::BYTEA_ARRAY,
+    ],
+};
+
+/// Where events come from just now.
+pub(super) enum Stage {
+    /// The slot is being made, which waits for every transaction that is under way.
+    Creating(JoinHandle<Result<(), SourceError>>),
+    /// The slot is there; what it does not have is in the table.
+    Adopting,
+    /// From the table.
+    Table,
+    /// Nothing is left in the table that the stream does not have.
+    Starting,
+    Stream(Box<Stream>),
+    /// The slot was let go.
+    LetGo,
+}
+
+/// What came of beginning to stream.
+pub(super) enum Started {
+    Yes,
+    /// The slot is still in use; it is being freed.
+    NotYet,
+    /// It is of no use any more.
+    Lost(Broken),
+}
+
+pub(super) struct Active {
+    pub(super) link: Link,
+    pub(super) names: Names,
+    pub(super) lineage: Lineage,
+    pub(super) stage: Stage,
+    table: Table,
+    wire: Option<Wire>,
+    /// How far the log was written when we came.
+    pub(super) written: Lsn,
+    /// Written down, and so the server may be told.
+    pub(super) acked: Lsn,
+    noted: Spot,
+    /// Done, in the stream: everything committed up to here, and this event.
+    pub(super) whole: Lsn,
+    pub(super) spot: Spot,
+    /// Whoever the snapshot sees has committed before that place.
+    pair: Option<(Snapshot, Lsn)>,
+    pub(super) parked: bool,
+    note_at: Instant,
+    watch_at: Instant,
+    warn_at: Instant,
+    sender_timeout: Duration,
+}
+
+impl Active {
+    /// Takes everything. `None`: another relay has it.
+    pub(super) async fn open(cdc: &Cdc, me: Uuid, replace: bool) -> Result<Option<Self>, SourceError> {
+        let outbox = &cdc.outbox;
+        let mut link = Link::open(outbox, me).await?;
+        let names = cdc.stream.names(link.lineage.store());
+        let asked = Instant::now();
+        let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
+        let values: [&(dyn ToSql + Sync); 3] = [&me.to_string(), &lease_ms, &link.lineage.to_string()];
+        let rows = link.query(&TAKE, &values).await?;
+        if rows.is_empty() {
+            link.close().await;
+            return Ok(None);
+        }
+        link.ours_until = asked + outbox.options.lease * 7 / 8;
+        link.beat_at = asked + outbox.options.lease / 3;
+        let mut groups = Vec::new();
+        for row in &rows {
+            group::join(&mut groups, lane(row)?);
+        }
+        let (group, alike) = together(groups)?;
+        link.groups = vec![group];
+
+        let mut wire = connect(&outbox.connections).await?;
+        let system = System::ask(&mut wire, outbox.connections.options.connect_timeout()).await?;
+        let known = Known::ask(&link, &names.slot).await?;
+        let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
+        let found =
+            Lineage::new(link.lineage.store().to_owned(), Some(format!("{}.{}", system.id, system.timeline)));
+        let now = Instant::now();
+        let mut active = Self {
+            link,
+            names,
+            lineage: found,
+            stage: Stage::Starting,
+            table,
+            wire: Some(wire),
+            written: known.written,
+            acked: Lsn::default(),
+            noted: Spot::default(),
+            whole: Lsn::default(),
+            spot: Spot::default(),
+            pair: None,
+            parked: known.parked,
+            note_at: now,
+            watch_at: now,
+            warn_at: now,
+            sender_timeout: known.sender_timeout,
+        };
+        active.begin(cdc, &known, alike, replace).await?;
+        tracing::info!(slot = active.names.slot, "the outbox is read from the log by this relay");
+        Ok(Some(active))
+    }
+
+    /// Finds out how to go on.
+    async fn begin(
+        &mut self,
+        cdc: &Cdc,
+        known: &Known,
+        alike: bool,
+        replace: bool,
+    ) -> Result<(), SourceError> {
+        let mut noted = known.noted.as_ref();
+        if let Some(Noted { lineage, .. }) = noted
+            && !lineage.matches(&self.lineage)
+        {
+            if !(cdc.stream.follow_promotions && is_promoted(lineage, &self.lineage)) {
+                return Err(SourceError::Lineage { stored: lineage.clone(), found: self.lineage.clone() });
+            }
+            tracing::warn!(%lineage, found = %self.lineage, "a standby was promoted; going on from the table");
+            noted = None;
+        }
+        let slot = known.slot.as_ref();
+        if let Some(slot) = slot
+            && (slot.plugin != "pgoutput" || !slot.here)
+        {
+            let name = &self.names.slot;
+            return Err(wrong(format!(
+                "the slot {name} is not one of pgoutput in this database; name another"
+            )));
+        }
+        let mut decision = decide(slot, noted);
+        if replace && slot.is_some() {
+            decision = Decision::Replace;
+        }
+        if decision != Decision::Stream && decision != Decision::Walk && self.table.routed.is_some() {
+            self.refuse_if_lost(known)?;
+        }
+        setup::publication(&self.link, &self.names, &self.table, cdc.stream.create).await?;
+        self.stage = match decision {
+            Decision::Stream => {
+                self.group_mut()?.window = None;
+                Stage::Starting
+            }
+            Decision::Walk if alike && self.walks(noted) => {
+                if let Some(window) = &mut self.group_mut()?.window {
+                    window.noted = None;
+                }
+                Stage::Table
+            }
+            Decision::Walk | Decision::Adopt => Stage::Adopting,
+            Decision::Create | Decision::Replace => {
+                if !cdc.stream.create {
+                    let name = &self.names.slot;
+                    return Err(wrong(format!(
+                        "the slot {name} is not there or of no use any more, and it is not to be made: SELECT \
+                         pg_create_logical_replication_slot('{name}', 'pgoutput')"
+                    )));
+                }
+                if decision == Decision::Replace {
+                    tracing::warn!(slot = self.names.slot, "the slot is of no use any more; it is made anew");
+                    setup::drop_slot(&self.link, &self.names.slot).await?;
+                }
+                Stage::Creating(setup::create_slot(&cdc.outbox, &self.names.slot).await?)
+            }
+        };
+        if let (Some(noted), true) = (noted, matches!(self.stage, Stage::Starting | Stage::Table)) {
+            (self.acked, self.whole) = (noted.acked, noted.acked);
+            (self.noted, self.spot) = (noted.spot, noted.spot);
+        }
+        Ok(())
+    }
+
+    /// Whether the window of the cursor is the one we wrote down.
+    fn walks(&self, noted: Option<&Noted>) -> bool {
+        let window = self.link.groups.first().and_then(|group| group.window.as_ref());
+        let walk = noted.and_then(|noted| noted.walk.as_deref());
+        window.is_some_and(|window| Some(window.high.text()) == walk)
+    }
+
+    /// Rows of a table that is not ours may be gone: there is nothing to go on with.
+    fn refuse_if_lost(&self, known: &Known) -> Result<(), SourceError> {
+        if known.noted.is_none() {
+            return Ok(());
+        }
+        Err(lost(format!(
+            "the slot {} was dropped, invalidated or moved by somebody else, and events that were committed since may \
+             be in {}.{} or gone: look, then go on from now with `semel outbox rebase`",
+            self.names.slot, self.table.schema, self.table.name
+        )))
+    }
+
+    pub(super) fn group(&self) -> Result<&Group, SourceError> {
+        self.link.groups.first().ok_or(SourceError::Fenced)
+    }
+
+    pub(super) fn group_mut(&mut self) -> Result<&mut Group, SourceError> {
+        self.link.groups.first_mut().ok_or(SourceError::Fenced)
+    }
+
+    /// Begins with the table: what was committed before now and is not published.
+    pub(super) async fn adopt(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        let known = Known::ask(&self.link, &self.names.slot).await?;
+        let Some(slot) = known.slot else {
+            return Err(wrong(format!("the slot {} is not there", self.names.slot)));
+        };
+        (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
+        if self.table.routed.is_some() {
+            self.note(cdc, &Aside::default()).await?;
+            self.stage = Stage::Starting;
+            return Ok(());
+        }
+        let high = snapshot(&known.now)?;
+        self.group_mut()?.window = Some(Window { high, after: 0, noted: None, walk: Walk::Unknown });
+        self.note(cdc, &Aside::default()).await?;
+        tracing::info!(slot = self.names.slot, "what the slot does not have comes from the table");
+        self.stage = Stage::Table;
+        Ok(())
+    }
+
+    /// The table has nothing more that the stream has not.
+    pub(super) async fn arrive(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        let group = self.group_mut()?;
+        if let Some(window) = group.window.take() {
+            group.low = window.high;
+        }
+        self.note(cdc, &Aside::default()).await?;
+        self.stage = Stage::Starting;
+        Ok(())
+    }
+
+    /// Writes down how far we are, with what is set aside, in one commit under our epochs; then the server may hear it.
+    pub(super) async fn note(&mut self, cdc: &Cdc, aside: &Aside) -> Result<(), SourceError> {
+        // Everything that snapshot sees is done: the cursor comes forward, and what it leaves behind may be forgotten.
+        if let Some((seen, before)) = self.pair.take_if(|(_, before)| *before <= self.whole)
+            && matches!(self.stage, Stage::Stream(_))
+            && self.table.routed.is_none()
+        {
+            tracing::trace!(%seen, %before, "the cursor comes forward");
+            self.group_mut()?.low = seen;
+        }
+        let (acked, spot, retry_ms) = (self.whole.to_string(), self.spot, cdc.outbox.options.retry_ms());
+        let (commit, index) = (spot.commit.to_string(), i64::try_from(spot.index).unwrap_or(i64::MAX));
+        let lineage = self.lineage.to_string();
+        let group = self.group()?;
+        let high = group.window.as_ref().map(|window| window.high.text());
+        let after = group.window.as_ref().map_or(0, |window| window.after);
+        let [topic, kind, key, of, about, media, headers, once, trace] = &aside.texts;
+        let values: [&(dyn ToSql + Sync); 28] = [
+            &group.lanes,
+            &group.epochs,
+            &self.names.slot,
+            &lineage,
+            &acked,
+            &commit,
+            &index,
+            &high,
+            &group.low.text(),
+            &high,
+            &after,
+            &aside.errors,
+            &aside.alone,
+            &aside.for_good,
+            &retry_ms,
+            &aside.made_at,
+            &aside.ids,
+            topic,
+            kind,
+            key,
+            of,
+            about,
+            media,
+            headers,
+            once,
+            trace,
+            &aside.intents,
+            &aside.payloads,
+        ];
+        let rows = self.link.query(&NOTE, &values).await?;
+        let row = rows.first().ok_or(SourceError::Fenced)?;
+        if self.pair.is_none() {
+            let (seen, before): (String, String) = (get(row, 0)?, get(row, 1)?);
+            let before = Lsn::read(&before).ok_or_else(|| unreadable("a place in the log"))?;
+            self.pair = Some((snapshot(&seen)?, before));
+        }
+        self.parked |= !aside.is_empty();
+        (self.acked, self.noted) = (self.whole, self.spot);
+        self.note_at = Instant::now();
+        if let Stage::Stream(stream) = &mut self.stage {
+            stream.tell(self.acked).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes it down if it is time to. Where no event came it may take longer: only the server's log has grown.
+    pub(super) async fn note_if_due(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        let every = cdc.stream.note_every;
+        let moved = self.spot != self.noted;
+        let due = self.note_at.elapsed() >= if moved { every } else { every * 5 };
+        if due && (moved || self.whole > self.acked) {
+            self.note(cdc, &Aside::default()).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Begins to stream.
+    pub(super) async fn start(&mut self, cdc: &Cdc) -> Result<Started, SourceError> {
+        let mut wire = match self.wire.take() {
+            Some(wire) => wire,
+            None => connect(&cdc.outbox.connections).await?,
+        };
+        let command = setup::start(&self.names);
+        match wire.start(&command).await {
+            Ok(()) => {
+                let mut stream = Stream::new(wire, self.table.clone(), self.whole);
+                stream.tell(self.acked).await?;
+                self.stage = Stage::Stream(Box::new(stream));
+                Ok(Started::Yes)
+            }
+            Err(broken) if broken.is_taken() => {
+                // The lanes are ours, so whoever had them has been silent for a whole lease: what is left of it is
+                // a connection that nobody reads.
+                setup::free_slot(&self.link, &self.names.slot).await?;
+                Ok(Started::NotYet)
+            }
+            Err(broken) if broken.is_lost() => Ok(Started::Lost(broken)),
+            Err(broken) => Err(broken.into()),
+        }
+    }
+
+    /// Shows the server, and the other relays, that we live.
+    pub(super) async fn keep(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        // Tried again soon if it fails, not at once.
+        self.link.beat_at = Instant::now() + cdc.outbox.options.lease / 10;
+        self.link.beat(&cdc.outbox).await?;
+        self.link.beat_at = self.link.beat_at.min(Instant::now() + self.sender_timeout / 3);
+        if let Stage::Stream(stream) = &mut self.stage {
+            stream.tell(self.acked).await?;
+        }
+        self.watch(cdc).await
+    }
+
+    /// Looks how much the slot keeps the server from forgetting.
+    async fn watch(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        let stream = &cdc.stream;
+        if Instant::now() < self.watch_at || !matches!(self.stage, Stage::Stream(_)) {
+            return Ok(());
+        }
+        self.watch_at = Instant::now() + WATCH_EVERY.min(cdc.outbox.options.lease);
+        let known = Known::ask(&self.link, &self.names.slot).await?;
+        let held = known.held_bytes.unwrap_or(0);
+        if (held > stream.warn_bytes || known.wal_status == "unreserved") && Instant::now() >= self.warn_at {
+            self.warn_at = Instant::now() + Duration::from_secs(60);
+            tracing::warn!(
+                slot = self.names.slot,
+                held_bytes = held,
+                wal_status = known.wal_status,
+                "the slot keeps the server from forgetting its log; see that the sink takes what it is given"
+            );
+        }
+        if self.table.routed.is_none() && stream.held_bytes_max.is_some_and(|most| held > most) {
+            tracing::warn!(
+                slot = self.names.slot,
+                held_bytes = held,
+                "the slot is let go; the table has it all"
+            );
+            self.stage = Stage::LetGo;
+            setup::drop_slot(&self.link, &self.names.slot).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends in order.
+    pub(super) async fn leave(mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        if matches!(self.stage, Stage::Stream(_)) && (self.spot != self.noted || self.whole > self.acked) {
+            self.note(cdc, &Aside::default()).await?;
+        }
+        match self.stage {
+            Stage::Stream(stream) => stream.close().await,
+            Stage::Creating(task) => task.abort(),
+            _ => {}
+        }
+        Ok(self.link.leave(&cdc.outbox).await?)
+    }
+}
+
+/// Lanes that polling has left at different places go on together from the place of the last. Whether they were at one.
+fn together(groups: Vec<Group>) -> Result<(Group, bool), SourceError> {
+    let alike = groups.len() == 1;
+    let mut groups = groups.into_iter();
+    let mut all = groups.next().ok_or(SourceError::Fenced)?;
+    for other in groups {
+        all.window = None;
+        if other.low.age(&all.low).is_lt() {
+            all.low = other.low;
+        }
+        all.lanes.extend(other.lanes);
+        all.epochs.extend(other.epochs);
+        all.tids.extend(other.tids);
+    }
+    Ok((all, alike))
+}
+
+/// Whether only the timeline differs.
+fn is_promoted(stored: &Lineage, found: &Lineage) -> bool {
+    let (stored, found) = (stored.to_string(), found.to_string());
+    let cluster = |text: &str| text.rsplit_once('.').map(|(cluster, _)| cluster.to_owned());
+    cluster(&stored).is_some_and(|stored| Some(stored) == cluster(&found))
+}
+
+fn snapshot(text: &str) -> Result<Snapshot, StoreError> {
+    Snapshot::read(text).ok_or_else(|| unreadable(&format!("{text:?} is no snapshot")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promotion_is_another_timeline_of_the_same_cluster() {
+        let read = Lineage::read;
+        assert!(is_promoted(&read("a/71.1"), &read("a/71.2")));
+        assert!(!is_promoted(&read("a/71.1"), &read("a/72.1")));
+        assert!(!is_promoted(&read("a/71.1"), &read("b/71.2")));
+    }
+}

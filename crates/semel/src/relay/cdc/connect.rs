@@ -1,0 +1,174 @@
+//! How a replication connection is made. The driver for SQL has no way to ask for one, so the few messages at the
+//! beginning are sent here; secrets, TLS and addresses are those of the URL.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::message::frontend;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_postgres::Config;
+use tokio_postgres::config::{ChannelBinding, Host, SslMode};
+
+use super::broken::Broken;
+use super::pgoutput::Input;
+use super::wire::{Frame, Wire};
+use crate::store::postgres::connect::{Connections, Duplex};
+
+/// Texts as we read them, and a stream that no time limit of the role's ends.
+const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeout=0 -c lock_timeout=0 \
+    -c idle_in_transaction_session_timeout=0 -c extra_float_digits=1";
+
+/// Connects, for replication, within a bound.
+pub(super) async fn connect(connections: &Connections) -> Result<Wire, Broken> {
+    let patience = connections.options.connect_timeout();
+    match tokio::time::timeout(patience, any(connections)).await {
+        Ok(wire) => wire,
+        Err(_) => Err(Broken::Late(patience)),
+    }
+}
+
+/// The first host that answers.
+async fn any(connections: &Connections) -> Result<Wire, Broken> {
+    let config = connections.options.config();
+    let mut last = Broken::Refused("the URL names no host".into());
+    let ports = config.get_ports();
+    for (at, host) in config.get_hosts().iter().enumerate() {
+        let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+        match one(connections, config, host, port).await {
+            Ok(wire) => return Ok(wire),
+            Err(broken) => last = broken,
+        }
+    }
+    Err(last)
+}
+
+async fn one(connections: &Connections, config: &Config, host: &Host, port: u16) -> Result<Wire, Broken> {
+    let socket: Box<dyn Duplex> = match host {
+        Host::Tcp(name) => {
+            let socket = TcpStream::connect((name.as_str(), port)).await?;
+            socket.set_nodelay(true)?;
+            secure(connections, config, name, socket).await?
+        }
+        #[cfg(unix)]
+        Host::Unix(path) => {
+            Box::new(tokio::net::UnixStream::connect(path.join(format!(".s.PGSQL.{port}"))).await?)
+        }
+    };
+    let mut wire = Wire::new(socket);
+    greet(&mut wire, config).await?;
+    Ok(wire)
+}
+
+/// Asks for TLS as the URL says.
+async fn secure(
+    connections: &Connections,
+    config: &Config,
+    name: &str,
+    mut socket: TcpStream,
+) -> Result<Box<dyn Duplex>, Broken> {
+    if config.get_ssl_mode() == SslMode::Disable || !connections.can_secure() {
+        return Ok(Box::new(socket));
+    }
+    let mut request = BytesMut::new();
+    frontend::ssl_request(&mut request);
+    socket.write_all(&request).await?;
+    // One byte and no more: whatever came behind it in the clear would be taken for the server's word.
+    if socket.read_u8().await? == b'S' {
+        return connections.secure(name, socket).await.map_err(Broken::Refused);
+    }
+    match config.get_ssl_mode() {
+        SslMode::Require => Err(Broken::Refused("the server has no TLS, and ?sslmode= asks for it".into())),
+        _ => Ok(Box::new(socket)),
+    }
+}
+
+async fn greet(wire: &mut Wire, config: &Config) -> Result<(), Broken> {
+    let user = config.get_user().ok_or_else(|| Broken::Refused("the URL names no user".into()))?;
+    let said = [
+        ("client_encoding", "UTF8"),
+        ("user", user),
+        ("database", config.get_dbname().unwrap_or(user)),
+        ("replication", "database"),
+        ("options", SETTINGS),
+        ("application_name", config.get_application_name().unwrap_or("semel")),
+    ];
+    wire.put(|output| frontend::startup_message(said, output))?;
+    wire.flush().await?;
+    let mut secret = Secret { user, password: config.get_password(), scram: None };
+    loop {
+        let Frame { tag, body } = wire.receive().await?;
+        match tag {
+            b'R' => secret.answer(wire, config, body).await?,
+            b'Z' => return Ok(()),
+            // The key by which it could be cancelled.
+            _ => {}
+        }
+    }
+}
+
+struct Secret<'a> {
+    user: &'a str,
+    password: Option<&'a [u8]>,
+    scram: Option<sasl::ScramSha256>,
+}
+
+impl Secret<'_> {
+    async fn answer(&mut self, wire: &mut Wire, config: &Config, body: Bytes) -> Result<(), Broken> {
+        let mut input = Input(body);
+        let asked = input.u32()?;
+        if asked == 0 {
+            return Ok(());
+        }
+        if config.get_channel_binding() == ChannelBinding::Require {
+            return Err(Broken::Refused("replication connections have no channel binding".into()));
+        }
+        let password = self.password.ok_or_else(|| Broken::Refused("the URL has no password".into()))?;
+        let lost = || Broken::Nonsense("an answer to nothing that was asked".into());
+        match asked {
+            3 => wire.put(|output| frontend::password_message(password, output))?,
+            5 => {
+                let salt = input.take(4)?.as_ref().try_into().map_err(|_| lost())?;
+                let hash = md5_hash(self.user.as_bytes(), password, salt);
+                wire.put(|output| frontend::password_message(hash.as_bytes(), output))?;
+            }
+            10 => {
+                let scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
+                let scram = self.scram.insert(scram);
+                wire.put(|output| {
+                    frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), output)
+                })?;
+            }
+            11 => {
+                let scram = self.scram.as_mut().ok_or_else(lost)?;
+                scram.update(&input.0)?;
+                wire.put(|output| frontend::sasl_response(scram.message(), output))?;
+            }
+            12 => self.scram.as_mut().ok_or_else(lost)?.finish(&input.0)?,
+            _ => {
+                return Err(Broken::Refused("the server asks for a proof of identity we do not have".into()));
+            }
+        }
+        wire.flush().await
+    }
+}
+
+/// What the server says of itself.
+#[derive(Clone, Debug)]
+pub(super) struct System {
+    pub(super) id: String,
+    pub(super) timeline: String,
+}
+
+impl System {
+    pub(super) async fn ask(wire: &mut Wire, patience: Duration) -> Result<Self, Broken> {
+        let rows = tokio::time::timeout(patience, wire.command("IDENTIFY_SYSTEM")).await;
+        let rows = rows.map_err(|_| Broken::Late(patience))??;
+        let mut row = rows.into_iter().next().into_iter().flatten();
+        match (row.next().flatten(), row.next().flatten()) {
+            (Some(id), Some(timeline)) => Ok(Self { id, timeline }),
+            _ => Err(Broken::Nonsense("the server does not say who it is".into())),
+        }
+    }
+}

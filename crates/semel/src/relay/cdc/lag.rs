@@ -1,0 +1,47 @@
+//! How much is left, and what is parked.
+
+use tokio_postgres::types::Type;
+
+use super::held_by;
+use super::lsn::Lsn;
+use super::options::Cdc;
+use crate::relay::poll::postgres::link::{Link, get};
+use crate::relay::source::{Lag, Pending, SourceError};
+use crate::store::postgres::statement::Sql;
+
+pub(super) async fn lag(cdc: &Cdc, link: &Link, whole: Lsn) -> Result<Lag, SourceError> {
+    static BEHIND: Sql = Sql {
+        text: "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), $1::text::pg_lsn)::bigint",
+        types: &[Type::TEXT],
+    };
+    // Counted from what is written down: a little more than is really left. What is in another table is not counted.
+    let mut lag = link.lag(&cdc.outbox).await?;
+    let rows = link.query(&BEHIND, &[&whole.to_string()]).await?;
+    let behind: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
+    lag.bytes = Some(behind.max(0).unsigned_abs());
+    Ok(lag)
+}
+
+pub(super) async fn any_parked(link: &Link) -> Result<bool, SourceError> {
+    static ANY: Sql = Sql { text: "SELECT EXISTS (SELECT FROM semel_outbox_parked_key)", types: &[] };
+    let rows = link.query(&ANY, &[]).await?;
+    Ok(rows.first().map_or(Ok(true), |row| get(row, 0))?)
+}
+
+/// Marks events whose key is parked. Only the relay that is active parks keys and sets them free.
+pub(super) async fn mark_held(link: &Link, events: &mut [Pending]) -> Result<(), SourceError> {
+    static PARKED: Sql = Sql {
+        text: "SELECT key FROM semel_outbox_parked_key WHERE key = ANY ($1::text[])",
+        types: &[Type::TEXT_ARRAY],
+    };
+    let mut keys: Vec<String> = events.iter().map(|pending| held_by(&pending.event)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    let rows = link.query(&PARKED, &[&keys]).await?;
+    let parked: std::collections::HashSet<String> =
+        rows.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
+    for pending in events {
+        pending.held = parked.contains(&held_by(&pending.event));
+    }
+    Ok(())
+}

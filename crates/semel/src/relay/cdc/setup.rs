@@ -1,0 +1,194 @@
+//! Slot and publication: looking for them, making them, getting rid of them.
+
+use tokio::task::JoinHandle;
+use tokio_postgres::types::Type;
+
+use super::options::{Names, wrong};
+use super::table::{RoutedTable, Table};
+use crate::relay::poll::postgres::link::{Link, get};
+use crate::relay::poll::postgres::options::Outbox;
+use crate::relay::source::SourceError;
+use crate::store::postgres::error::Trouble;
+use crate::store::postgres::statement::Sql;
+
+/// The table, by its full name.
+pub(super) async fn table(link: &Link, routed: Option<&RoutedTable>) -> Result<Table, SourceError> {
+    static FIND: Sql = Sql {
+        text: "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE c.oid = to_regclass($1::text)",
+        types: &[Type::TEXT],
+    };
+    let name = routed.map_or("semel_outbox", |routed| routed.name.as_str());
+    let rows = link.query(&FIND, &[&name]).await?;
+    let row =
+        rows.first().ok_or_else(|| wrong(format!("there is no table {name}; check the search_path")))?;
+    Ok(Table { schema: get(row, 0)?, name: get(row, 1)?, routed: routed.cloned() })
+}
+
+/// What the publication has.
+pub(super) struct Published {
+    pub(super) ours: bool,
+    pub(super) other_tables: i64,
+    pub(super) inserts: bool,
+    pub(super) more_than_inserts: bool,
+}
+
+pub(super) async fn published(
+    link: &Link,
+    names: &Names,
+    table: &Table,
+) -> Result<Option<Published>, SourceError> {
+    static ASK: Sql = Sql {
+        text: "SELECT p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate,
+                      count(t.*) FILTER (WHERE t.schemaname = $2::text
+                          AND (t.tablename = $3::text OR t.tablename ~ ('^' || $3::text || '_[0-3]$'))),
+                      count(t.*) FILTER (WHERE NOT (t.schemaname = $2::text
+                          AND (t.tablename = $3::text OR t.tablename ~ ('^' || $3::text || '_[0-3]$'))))
+               FROM pg_publication p LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname
+               WHERE p.pubname = $1::text GROUP BY p.oid, 1, 2",
+        types: &[Type::TEXT, Type::TEXT, Type::TEXT],
+    };
+    let rows = link.query(&ASK, &[&names.publication, &table.schema, &table.name]).await?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    Ok(Some(Published {
+        inserts: get(row, 0)?,
+        more_than_inserts: get(row, 1)?,
+        ours: get::<i64>(row, 2)? > 0,
+        other_tables: get(row, 3)?,
+    }))
+}
+
+/// Makes the publication, or sees that it is right. Before the slot: a slot does not know of what is published later.
+pub(super) async fn publication(
+    link: &Link,
+    names: &Names,
+    table: &Table,
+    create: bool,
+) -> Result<(), SourceError> {
+    let name = &names.publication;
+    match published(link, names, table).await? {
+        Some(Published { ours: true, inserts: true, .. }) => Ok(()),
+        Some(_) => Err(wrong(format!(
+            "the publication {name} does not have the inserts into {}.{}; ALTER it, or name another",
+            table.schema, table.name
+        ))),
+        None if create => {
+            let made = link.session.client.batch_execute(&create_publication(names, table)).await;
+            match made {
+                Err(error) if error.code().is_none_or(|state| state.code() != "42710") => {
+                    Err(Trouble::from(error).explain().into())
+                }
+                _ => Ok(()),
+            }
+        }
+        None => Err(wrong(format!(
+            "there is no publication {name}, and it is not to be made: {}",
+            create_publication(names, table)
+        ))),
+    }
+}
+
+pub(super) fn create_publication(names: &Names, table: &Table) -> String {
+    format!(
+        "CREATE PUBLICATION {} FOR TABLE {}.{} WITH (publish = 'insert', publish_via_partition_root = true)",
+        quoted(&names.publication),
+        quoted(&table.schema),
+        quoted(&table.name)
+    )
+}
+
+/// Begins to make the slot, which may take as long as the longest transaction that is under way.
+pub(super) async fn create_slot(
+    outbox: &Outbox,
+    name: &str,
+) -> Result<JoinHandle<Result<(), SourceError>>, SourceError> {
+    let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+    // Names of slots have nothing in them to be quoted.
+    let create = format!(
+        "SET statement_timeout = 0; SET lock_timeout = 0; \
+         SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"
+    );
+    tracing::info!(slot = name, "the slot is made as soon as the transactions that are under way have ended");
+    Ok(tokio::spawn(async move {
+        let made = session.client.batch_execute(&create).await;
+        match made {
+            Err(error) if error.code().is_some_and(|state| state.code() == "42710") => {}
+            Err(error) => return Err(refused(error)),
+            Ok(()) => {}
+        }
+        session.close().await;
+        Ok(())
+    }))
+}
+
+fn refused(error: tokio_postgres::Error) -> SourceError {
+    let said = |error: &tokio_postgres::error::DbError| super::broken::Broken::Server {
+        state: error.code().code().to_owned(),
+        message: error.message().to_owned(),
+    };
+    match error.as_db_error().map(said) {
+        Some(broken) => broken.into(),
+        None => Trouble::from(error).explain().into(),
+    }
+}
+
+/// Drops the slot, and whoever still reads it.
+pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError> {
+    for _ in 0..50 {
+        free_slot(link, name).await?;
+        let drop = format!(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{name}'"
+        );
+        match link.session.client.batch_execute(&drop).await {
+            Ok(()) => return Ok(()),
+            // Still in use: who was told to end takes a moment.
+            Err(error) if error.code().is_some_and(|state| state.code() == "55006") => {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            Err(error) if error.code().is_some_and(|state| state.code() == "42704") => return Ok(()),
+            Err(error) => return Err(refused(error)),
+        }
+    }
+    Err(wrong(format!("the slot {name} does not become free")))
+}
+
+/// Ends the connection that reads the slot.
+pub(super) async fn free_slot(link: &Link, name: &str) -> Result<(), SourceError> {
+    let end = format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+         WHERE slot_name = '{name}' AND active_pid IS NOT NULL"
+    );
+    match link.session.client.batch_execute(&end).await {
+        Ok(()) => Ok(()),
+        // Not ours to end: the server does by itself after wal_sender_timeout.
+        Err(error) if error.code().is_some_and(|state| state.code() == "42501") => Ok(()),
+        Err(error) => Err(Trouble::from(error).explain().into()),
+    }
+}
+
+/// The command that begins the stream, from where the server knows us to be.
+pub(super) fn start(names: &Names) -> String {
+    let publication = quoted(&names.publication).replace('\'', "''");
+    format!(
+        "START_REPLICATION SLOT \"{}\" LOGICAL 0/0 (proto_version '1', publication_names '{publication}')",
+        names.slot
+    )
+}
+
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted() {
+        let names = Names { slot: "s".into(), publication: "o'\"b".into() };
+        assert_eq!(
+            start(&names),
+            "START_REPLICATION SLOT \"s\" LOGICAL 0/0 (proto_version '1', publication_names '\"o''\"\"b\"')"
+        );
+    }
+}

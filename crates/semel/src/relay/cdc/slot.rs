@@ -1,0 +1,172 @@
+//! What is known of the slot, and what follows from it.
+
+use std::time::Duration;
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::lsn::Lsn;
+use super::place::Spot;
+use crate::relay::poll::postgres::link::{Link, get};
+use crate::relay::poll::postgres::unreadable;
+use crate::relay::source::{Lineage, SourceError};
+use crate::store::StoreError;
+use crate::store::postgres::statement::Sql;
+
+/// The slot as the server has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Slot {
+    pub(super) plugin: String,
+    pub(super) here: bool,
+    pub(super) used_by: Option<i32>,
+    pub(super) lost: bool,
+    pub(super) confirmed: Lsn,
+}
+
+/// What we wrote down of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Noted {
+    pub(super) lineage: Lineage,
+    /// Everything up to here is done, and the server may have been told.
+    pub(super) acked: Lsn,
+    /// And this.
+    pub(super) spot: Spot,
+    pub(super) walk: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) slot: Option<Slot>,
+    pub(super) noted: Option<Noted>,
+    pub(super) held_bytes: Option<u64>,
+    pub(super) wal_status: String,
+    /// A snapshot of now.
+    pub(super) now: String,
+    /// How long the server waits for us to say something.
+    pub(super) sender_timeout: Duration,
+    pub(super) parked: bool,
+    pub(super) written: Lsn,
+}
+
+/// How to go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Decision {
+    /// With the stream, where we were.
+    Stream,
+    /// With the table, where we were.
+    Walk,
+    /// The slot does not go back as far as we were: with the table from the beginning, then with the stream.
+    Adopt,
+    /// The same, and the slot has to be made.
+    Create,
+    /// The same, and what is left of the old one has to go first.
+    Replace,
+}
+
+/// A slot that has come further than we ever said was made or moved by somebody else: what it has left behind nobody
+/// was given.
+pub(super) fn decide(slot: Option<&Slot>, noted: Option<&Noted>) -> Decision {
+    match (slot, noted) {
+        (None, _) => Decision::Create,
+        (Some(slot), _) if slot.lost => Decision::Replace,
+        (Some(_), None) => Decision::Adopt,
+        (Some(slot), Some(noted)) if slot.confirmed > noted.acked => Decision::Adopt,
+        (Some(_), Some(noted)) if noted.walk.is_some() => Decision::Walk,
+        (Some(_), Some(_)) => Decision::Stream,
+    }
+}
+
+static ASK: Sql = Sql { text: include_str!("sql/slot.sql"), types: &[Type::TEXT] };
+
+impl Known {
+    pub(super) async fn ask(link: &Link, name: &str) -> Result<Self, SourceError> {
+        let rows = link.query(&ASK, &[&name]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("nothing is said of the slot"))?;
+        Ok(Self::read(row)?)
+    }
+
+    fn read(row: &Row) -> Result<Self, StoreError> {
+        let lsn = |at: usize| -> Result<Option<Lsn>, StoreError> {
+            let text: Option<String> = get(row, at)?;
+            text.map(|text| {
+                Lsn::read(&text).ok_or_else(|| unreadable(&format!("{text:?} is no place in the log")))
+            })
+            .transpose()
+        };
+        let wal_status: String = get(row, 4)?;
+        let slot = if get::<bool>(row, 0)? {
+            let (restart, confirmed) = (lsn(5)?, lsn(6)?);
+            Some(Slot {
+                plugin: get::<Option<String>>(row, 1)?.unwrap_or_default(),
+                here: get::<Option<bool>>(row, 2)?.unwrap_or(false),
+                used_by: get(row, 3)?,
+                // Without a place to begin it is of no use, whatever the reason.
+                lost: wal_status == "lost" || restart.is_none() || confirmed.is_none(),
+                confirmed: confirmed.unwrap_or_default(),
+            })
+        } else {
+            None
+        };
+        let lineage: Option<String> = get(row, 8)?;
+        let noted = match (lineage, lsn(9)?, lsn(10)?, get::<Option<i64>>(row, 11)?) {
+            (Some(lineage), Some(acked), Some(commit), Some(index)) => Some(Noted {
+                lineage: Lineage::read(&lineage),
+                acked,
+                spot: Spot { commit, index: index.max(0).unsigned_abs() },
+                walk: get(row, 12)?,
+            }),
+            _ => None,
+        };
+        let timeout_ms: Option<i64> = get(row, 14)?;
+        Ok(Self {
+            slot,
+            noted,
+            held_bytes: get::<Option<i64>>(row, 7)?.map(|bytes| bytes.max(0).unsigned_abs()),
+            wal_status,
+            now: get(row, 13)?,
+            sender_timeout: match timeout_ms {
+                Some(ms @ 1..) => Duration::from_millis(ms.unsigned_abs()),
+                _ => Duration::from_secs(60),
+            },
+            parked: get(row, 15)?,
+            written: lsn(16)?.unwrap_or_default(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_is_a_table() {
+        let slot = |confirmed, lost| Slot {
+            plugin: "pgoutput".into(),
+            here: true,
+            used_by: None,
+            lost,
+            confirmed: Lsn(confirmed),
+        };
+        let noted = |acked, walk: Option<&str>| Noted {
+            lineage: Lineage::read("a/1.1"),
+            acked: Lsn(acked),
+            spot: Spot::default(),
+            walk: walk.map(str::to_owned),
+        };
+        let cases = [
+            (None, None, Decision::Create),
+            (None, Some(noted(5, None)), Decision::Create),
+            (Some(slot(5, true)), Some(noted(5, None)), Decision::Replace),
+            (Some(slot(5, false)), None, Decision::Adopt),
+            // Made anew behind our back.
+            (Some(slot(6, false)), Some(noted(5, None)), Decision::Adopt),
+            (Some(slot(6, false)), Some(noted(5, Some("3:3:"))), Decision::Adopt),
+            (Some(slot(5, false)), Some(noted(5, Some("3:3:"))), Decision::Walk),
+            (Some(slot(4, false)), Some(noted(5, None)), Decision::Stream),
+            (Some(slot(5, false)), Some(noted(5, None)), Decision::Stream),
+        ];
+        for (slot, noted, decision) in cases {
+            assert_eq!(decide(slot.as_ref(), noted.as_ref()), decision, "{slot:?} {noted:?}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! Which table's rows are events, and how a row is read.
+
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::pgoutput::{Relation, Value};
+use crate::outbox::Event;
+use crate::relay::poll::row::Columns;
+
+const JSON: u32 = 114;
+const JSONB: u32 = 3802;
+const BYTEA: u32 = 17;
+
+/// A table of another kind than `semel_outbox`: one row an event, routed by its columns.
+///
+/// ```
+/// use semel::relay::cdc::RoutedTable;
+///
+/// // As Debezium's outbox event router has it.
+/// let table = RoutedTable::debezium("shop.outbox");
+/// // A table with names of its own.
+/// let table = RoutedTable::debezium("outbox").columns("event_id", "kind", "order_id", "name", "body").topic_prefix("");
+/// ```
+#[derive(Clone, Debug)]
+pub struct RoutedTable {
+    pub(super) name: String,
+    columns: [String; 5],
+    prefix: String,
+    text_is: String,
+}
+
+impl RoutedTable {
+    /// A table with the columns `id, aggregatetype, aggregateid, type, payload`. The topic is `outbox.event.` and the
+    /// aggregate's type, the partition key is the aggregate's id, and the payload goes as it is.
+    pub fn debezium(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            columns: ["id", "aggregatetype", "aggregateid", "type", "payload"].map(str::to_owned),
+            prefix: "outbox.event.".to_owned(),
+            text_is: "text/plain; charset=utf-8".to_owned(),
+        }
+    }
+
+    /// The columns' names: of the event's id, of what decides the topic, of the partition key, of the event's type, of
+    /// the payload.
+    pub fn columns(mut self, id: &str, routed_by: &str, key: &str, kind: &str, payload: &str) -> Self {
+        self.columns = [id, routed_by, key, kind, payload].map(str::to_owned);
+        self
+    }
+
+    /// What a topic begins with, before the aggregate's type.
+    pub fn topic_prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// The content type of payloads in a column of text: `text/plain; charset=utf-8` unless told otherwise. That of
+    /// json and jsonb is `application/json`, that of bytea `application/octet-stream`.
+    pub fn text_is(mut self, content_type: &str) -> Self {
+        self.text_is = content_type.to_owned();
+        self
+    }
+}
+
+/// The table whose rows are events.
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) schema: String,
+    pub(super) name: String,
+    /// `None`: `semel_outbox`.
+    pub(super) routed: Option<RoutedTable>,
+}
+
+/// A row that is an event.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) event: Event,
+    /// The transaction that made it, where the row says so.
+    pub(super) xid: Option<u64>,
+    pub(super) made_at: Option<String>,
+}
+
+/// Where the columns are that we want.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    at: Vec<usize>,
+    payload_kind: u32,
+    routed: Option<RoutedTable>,
+}
+
+const SEMEL: [&str; 14] = [
+    "id",
+    "topic",
+    "type",
+    "key",
+    "aggregate_type",
+    "aggregate_id",
+    "content_type",
+    "headers",
+    "idempotency_key",
+    "trace_parent",
+    "intent",
+    "payload",
+    "xid",
+    "made_at",
+];
+
+impl Table {
+    /// How rows of that table are read; `None`: it is not the one.
+    pub(super) fn layout(&self, relation: &Relation) -> Option<Result<Layout, String>> {
+        let part = |name: &str| {
+            // A publication that does not speak of the root names the tables of the ring.
+            self.routed.is_none() && matches!(name.strip_prefix("semel_outbox_"), Some("0" | "1" | "2" | "3"))
+        };
+        if relation.schema != self.schema || (relation.name != self.name && !part(&relation.name)) {
+            return None;
+        }
+        let names: Vec<&str> = match &self.routed {
+            Some(routed) => routed.columns.iter().map(String::as_str).collect(),
+            None => SEMEL.to_vec(),
+        };
+        let find = |name: &&str| {
+            let at = relation.columns.iter().position(|column| column.name == *name);
+            at.ok_or_else(|| format!("{}.{} has no column {name}", self.schema, self.name))
+        };
+        let at: Result<Vec<usize>, String> = names.iter().map(find).collect();
+        Some(at.map(|at| {
+            let payload = at.get(if self.routed.is_some() { 4 } else { 11 });
+            let kind = payload.and_then(|at| relation.columns.get(*at)).map_or(0, |column| column.kind);
+            Layout { at, payload_kind: kind, routed: self.routed.clone() }
+        }))
+    }
+}
+
+impl Layout {
+    pub(super) fn row(&self, values: &[Value]) -> Result<Row, String> {
+        let value = |n: usize| self.at.get(n).and_then(|at| values.get(*at)).cloned().flatten();
+        let text = |n: usize| match value(n) {
+            None => Ok(None),
+            Some(bytes) => String::from_utf8(bytes.to_vec())
+                .map(Some)
+                .map_err(|_| "a value is not UTF-8; is the database's encoding UTF8?".to_owned()),
+        };
+        let needed = |n: usize| text(n).map(Option::unwrap_or_default);
+        if let Some(routed) = &self.routed {
+            let (id, payload) = (needed(0)?, value(4).unwrap_or_default());
+            let (payload, content_type) = match self.payload_kind {
+                BYTEA => (unhex(&payload)?, "application/octet-stream"),
+                JSON | JSONB => (payload.to_vec(), "application/json"),
+                _ => (payload.to_vec(), routed.text_is.as_str()),
+            };
+            let (aggregate_type, key) = (needed(1)?, text(2)?);
+            let columns = Columns {
+                id: named(&id),
+                topic: format!("{}{aggregate_type}", routed.prefix),
+                kind: needed(3)?,
+                key: key.clone(),
+                aggregate_type: Some(aggregate_type),
+                aggregate_id: key,
+                content_type: content_type.to_owned(),
+                headers: None,
+                idempotency_key: None,
+                trace_parent: None,
+                intent: None,
+                payload,
+            };
+            let mut event = columns.event();
+            // Where consumers of the router look for it.
+            event.headers.push(("id".to_owned(), id));
+            return Ok(Row { event, xid: None, made_at: None });
+        }
+        let columns = Columns {
+            id: Uuid::parse_str(&needed(0)?).map_err(|error| error.to_string())?,
+            topic: needed(1)?,
+            kind: needed(2)?,
+            key: text(3)?,
+            aggregate_type: text(4)?,
+            aggregate_id: text(5)?,
+            content_type: needed(6)?,
+            headers: text(7)?,
+            idempotency_key: text(8)?,
+            trace_parent: text(9)?,
+            intent: value(10).map(|hex| unhex(&hex)).transpose()?,
+            payload: unhex(&value(11).unwrap_or_default())?,
+        };
+        let xid = text(12)?.and_then(|xid| xid.parse().ok());
+        Ok(Row { event: columns.event(), xid, made_at: text(13)? })
+    }
+}
+
+/// An id is a UUID; what is none becomes one, always the same.
+fn named(id: &str) -> Uuid {
+    Uuid::parse_str(id).unwrap_or_else(|_| {
+        let digest = Sha256::digest(id.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    })
+}
+
+/// `\x6162`, as the server writes bytes.
+fn unhex(text: &[u8]) -> Result<Vec<u8>, String> {
+    let wrong = || "bytes do not come as hexadecimal digits".to_owned();
+    let digits = text.strip_prefix(b"\\x").ok_or_else(wrong)?;
+    let (pairs, rest) = digits.as_chunks::<2>();
+    if !rest.is_empty() {
+        return Err(wrong());
+    }
+    let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    pairs
+        .iter()
+        .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?))
+        .collect::<Option<_>>()
+        .ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::relay::cdc::pgoutput::Column;
+
+    fn relation(name: &str, columns: &[(&str, u32)]) -> Relation {
+        let columns =
+            columns.iter().map(|(name, kind)| Column { name: (*name).into(), kind: *kind }).collect();
+        Relation { id: 1, schema: "s".into(), name: name.into(), columns }
+    }
+
+    fn values(texts: &[Option<&str>]) -> Vec<Value> {
+        texts.iter().map(|text| text.map(|text| Bytes::copy_from_slice(text.as_bytes()))).collect()
+    }
+
+    #[test]
+    fn a_routed_row_goes_where_the_router_would_send_it() {
+        let table = Table {
+            schema: "s".into(),
+            name: "outbox".into(),
+            routed: Some(RoutedTable::debezium("outbox")),
+        };
+        let columns = [
+            ("payload", JSONB),
+            ("id", 2950),
+            ("more", 23),
+            ("aggregatetype", 25),
+            ("aggregateid", 25),
+            ("type", 25),
+        ];
+        let layout = table.layout(&relation("outbox", &columns)).unwrap().unwrap();
+        let id = "0190163d-8694-739b-aea5-966c26f8ad91";
+        let row =
+            values(&[Some(r#"{"a": 1}"#), Some(id), None, Some("order"), Some("7"), Some("OrderCreated")]);
+        let event = layout.row(&row).unwrap().event;
+        assert_eq!(
+            (event.topic(), event.kind(), event.ordered_by()),
+            ("outbox.event.order", "OrderCreated", Some("7"))
+        );
+        assert_eq!((event.id().to_string().as_str(), event.media_type()), (id, "application/json"));
+        assert_eq!(event.payload().as_ref(), br#"{"a": 1}"#);
+        assert_eq!(event.headers().collect::<Vec<_>>(), [("id", id)]);
+        assert!(table.layout(&relation("other", &columns)).is_none());
+        assert!(table.layout(&relation("outbox", &columns[1..])).unwrap().is_err());
+        assert_eq!(named("order-7"), named("order-7"));
+        assert_ne!(named("order-7"), named("order-8"));
+    }
+
+    #[test]
+    fn bytes_are_read_or_refused() {
+        assert_eq!(unhex(b"\\x6100fF").unwrap(), [0x61, 0, 0xff]);
+        assert!(unhex(b"\\x").unwrap().is_empty());
+        for bad in [&b"61"[..], b"", b"\\x6", b"\\x6g", b"abc"] {
+            assert!(unhex(bad).is_err());
+        }
+    }
+
+    #[test]
+    fn the_ring_is_known_by_its_root_and_its_tables() {
+        let table = Table { schema: "s".into(), name: "semel_outbox".into(), routed: None };
+        let columns: Vec<(&str, u32)> = SEMEL.iter().map(|name| (*name, 25)).collect();
+        for name in ["semel_outbox", "semel_outbox_0", "semel_outbox_3"] {
+            assert!(table.layout(&relation(name, &columns)).is_some());
+        }
+        for name in ["semel_outbox_4", "semel_outbox_key", "semel_outbox_parked"] {
+            assert!(table.layout(&relation(name, &columns)).is_none());
+        }
+    }
+}

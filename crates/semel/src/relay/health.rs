@@ -1,0 +1,158 @@
+//! Whether a relay gets anywhere, from what it last saw of its two ends. Pure: whoever asks brings the time.
+
+use std::time::{Duration, Instant};
+
+/// What is known of a source and a sink.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Health {
+    /// When the source last did what it was asked.
+    source_at: Option<Instant>,
+    source_error: Option<String>,
+    /// The call that is under way.
+    call_since: Option<Instant>,
+    batch_under_way: bool,
+    /// Since when the sink has confirmed nothing that it was given.
+    failing_since: Option<Instant>,
+    failed_at: Option<Instant>,
+    sink_error: Option<String>,
+}
+
+impl Health {
+    pub(super) fn source_answered(&mut self, now: Instant) {
+        self.source_at = Some(now);
+        self.source_error = None;
+    }
+
+    pub(super) fn source_failed(&mut self, error: &str) {
+        self.source_error = Some(error.to_owned());
+    }
+
+    pub(super) fn batch_begins(&mut self) {
+        self.batch_under_way = true;
+    }
+
+    pub(super) fn batch_ends(&mut self) {
+        self.batch_under_way = false;
+    }
+
+    pub(super) fn call_begins(&mut self, now: Instant) {
+        self.call_since = Some(now);
+    }
+
+    pub(super) fn call_left(&mut self) {
+        self.call_since = None;
+    }
+
+    /// The sink has answered: took something or refused it in so many words, which also shows that it is there.
+    pub(super) fn call_ends(&mut self, now: Instant, answered: bool, error: Option<&str>) {
+        let began = self.call_since.take().unwrap_or(now);
+        match error {
+            Some(error) if !answered => {
+                self.failing_since.get_or_insert(began);
+                self.failed_at = Some(now);
+                self.sink_error = Some(error.to_owned());
+            }
+            _ => {
+                self.failing_since = None;
+                self.failed_at = None;
+                self.sink_error = None;
+            }
+        }
+    }
+
+    /// Why the relay cannot be said to work, if neither end may be away for longer than this.
+    pub(super) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
+        let ago = |since: Instant| now.saturating_duration_since(since);
+        let because =
+            |error: &Option<String>| error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        match self.source_at {
+            None => return Some(format!("the source was not reached yet{}", because(&self.source_error))),
+            Some(at) if ago(at) > patience => {
+                let seconds = ago(at).as_secs();
+                return Some(format!(
+                    "the source was last reached {seconds} s ago{}",
+                    because(&self.source_error)
+                ));
+            }
+            Some(_) => {}
+        }
+        if let Some(since) = self.call_since
+            && ago(since) > patience
+        {
+            return Some(format!("the sink has not answered for {} s", ago(since).as_secs()));
+        }
+        let since = self.failing_since?;
+        // What failed and was parked long ago says nothing of now.
+        let lately = self.batch_under_way || self.failed_at.is_some_and(|at| ago(at) <= patience);
+        (lately && ago(since) > patience).then(|| {
+            format!(
+                "the sink has confirmed nothing for {} s{}",
+                ago(since).as_secs(),
+                because(&self.sink_error)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const N: Duration = Duration::from_secs(30);
+
+    fn at(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_source_that_was_never_reached_or_not_lately_is_trouble() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        assert!(health.trouble(start, N).unwrap().contains("not reached yet"));
+        health.source_answered(start);
+        assert_eq!(health.trouble(at(start, 30), N), None);
+        health.source_failed("no route");
+        let told = health.trouble(at(start, 31), N).unwrap();
+        assert_eq!(told, "the source was last reached 31 s ago: no route");
+        health.source_answered(at(start, 31));
+        assert_eq!(health.trouble(at(start, 31), N), None);
+    }
+
+    #[test]
+    fn a_sink_that_fails_for_long_is_trouble_until_it_takes_something() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        health.batch_begins();
+        for second in [0, 10, 20, 31] {
+            health.call_begins(at(start, second));
+            health.call_ends(at(start, second + 1), false, Some("refused"));
+            health.source_answered(at(start, second + 1));
+        }
+        assert_eq!(health.trouble(at(start, 30), N), None);
+        let told = health.trouble(at(start, 32), N).unwrap();
+        assert_eq!(told, "the sink has confirmed nothing for 32 s: refused");
+        health.call_begins(at(start, 40));
+        health.call_ends(at(start, 40), true, Some("one of them failed"));
+        assert_eq!(health.trouble(at(start, 41), N), None);
+    }
+
+    #[test]
+    fn a_call_without_an_end_is_trouble() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        health.call_begins(start);
+        health.source_answered(at(start, 20));
+        assert_eq!(health.trouble(at(start, 30), N), None);
+        assert!(health.trouble(at(start, 31), N).unwrap().contains("has not answered for 31 s"));
+    }
+
+    #[test]
+    fn what_was_parked_long_ago_is_not_held_against_a_quiet_relay() {
+        let (mut health, start) = (Health::default(), Instant::now());
+        health.batch_begins();
+        health.call_begins(start);
+        health.call_ends(at(start, 35), false, Some("500"));
+        health.source_answered(at(start, 36));
+        assert!(health.trouble(at(start, 36), N).is_some());
+        health.batch_ends();
+        health.source_answered(at(start, 66));
+        assert_eq!(health.trouble(at(start, 66), N), None);
+    }
+}

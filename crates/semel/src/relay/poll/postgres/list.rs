@@ -1,0 +1,108 @@
+//! What is in the outbox, and whether a relay may do what it has to.
+
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use super::link::get;
+use super::read::{bound, columns};
+use super::{PostgresOutbox, unreadable};
+use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
+use crate::relay::source::SourceError;
+use crate::store::StoreError;
+use crate::store::postgres::statement::Sql;
+
+/// How far the event `o` has come, by the cursor `c` of its lane.
+const STANDING: &str = "coalesce(
+        (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
+         FROM semel_outbox_parked p WHERE p.id = o.id LIMIT 1),
+        CASE WHEN pg_visible_in_snapshot(o.xid, c.low) THEN 'published'
+             WHEN c.high IS NULL OR NOT pg_visible_in_snapshot(o.xid, c.high) THEN 'waiting'
+             WHEN o.seq <= c.after_seq THEN 'published'
+             WHEN o.seq <= c.until_seq THEN 'sending'
+             ELSE 'waiting' END)";
+
+/// Where nothing is published before: whatever no low sees has an id from the lowest xmin on.
+const UNPUBLISHED: &str =
+    "o.xid >= (SELECT pg_snapshot_xmin(low) FROM semel_outbox_cursor ORDER BY pg_snapshot_xmin(low) LIMIT 1)";
+
+/// What a relay does to each table; the last are what only pruning does.
+const NEEDED: &str = "SELECT what || ' on ' || place, prunes FROM (VALUES
+        ('semel_outbox', 'SELECT', false), ('semel_outbox_meta', 'SELECT', false),
+        ('semel_outbox_cursor', 'SELECT', false), ('semel_outbox_cursor', 'UPDATE', false),
+        ('semel_outbox_relay', 'SELECT', false), ('semel_outbox_relay', 'INSERT', false),
+        ('semel_outbox_relay', 'UPDATE', false), ('semel_outbox_relay', 'DELETE', false),
+        ('semel_outbox_parked_key', 'SELECT', false), ('semel_outbox_parked_key', 'INSERT', false),
+        ('semel_outbox_parked_key', 'UPDATE', false), ('semel_outbox_parked_key', 'DELETE', false),
+        ('semel_outbox_parked', 'SELECT', false), ('semel_outbox_parked', 'INSERT', false),
+        ('semel_outbox_parked', 'UPDATE', false), ('semel_outbox_parked', 'DELETE', false),
+        ('semel_outbox_key', 'SELECT', true), ('semel_outbox_key', 'DELETE', true),
+        ('semel_outbox_0', 'TRUNCATE', true), ('semel_outbox_1', 'TRUNCATE', true),
+        ('semel_outbox_2', 'TRUNCATE', true), ('semel_outbox_3', 'TRUNCATE', true)
+    ) AS needed (place, what, prunes)
+    WHERE NOT has_table_privilege(place, what) ORDER BY prunes, place, what";
+
+impl PostgresOutbox {
+    /// Events and how far they have come.
+    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, SourceError> {
+        let from = if listing.unpublished { UNPUBLISHED } else { "true" };
+        let order = match (listing.unpublished, listing.oldest_first) {
+            (true, true) => "o.xid, o.seq",
+            (true, false) => "o.xid DESC, o.seq DESC",
+            (false, true) => "o.seq",
+            (false, false) => "o.seq DESC",
+        };
+        let text = include_str!("../sql/postgres_list.sql")
+            .replace("{from}", from)
+            .replace("{order}", order)
+            .replace("{standing}", STANDING);
+        let types = [Type::INT8, Type::TEXT, Type::TEXT, Type::BOOL, Type::INT8];
+        let values: [&(dyn ToSql + Sync); 5] = [
+            &bound(LOOKED_EVENTS_MAX),
+            &listing.topic,
+            &listing.key,
+            &listing.unpublished,
+            &bound(listing.events_max),
+        ];
+        let rows = self.ask_text(&text, &types, &values).await?;
+        let listed = rows.iter().map(|row| {
+            let (id, bytes, standing): (String, i64, String) = (get(row, 0)?, get(row, 5)?, get(row, 6)?);
+            Ok(Listed {
+                id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
+                topic: get(row, 1)?,
+                kind: get(row, 2)?,
+                key: get(row, 3)?,
+                made_at: moment(get(row, 4)?),
+                payload_bytes: bytes.unsigned_abs(),
+                standing: Standing::read(&standing),
+            })
+        });
+        Ok(listed.collect::<Result<_, StoreError>>()?)
+    }
+
+    /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
+    pub async fn find(&self, id: Uuid) -> Result<Option<Stored>, SourceError> {
+        let text = include_str!("../sql/postgres_find.sql").replace("{standing}", STANDING);
+        let values: [&(dyn ToSql + Sync); 2] = [&id.to_string(), &bound(LOOKED_EVENTS_MAX)];
+        let rows = self.ask_text(&text, &[Type::TEXT, Type::INT8], &values).await?;
+        let stored = rows.first().map(|row| {
+            let standing: String = get(row, 14)?;
+            Ok(Stored {
+                event: columns(row)?.event(),
+                made_at: moment(get(row, 13)?),
+                standing: Standing::read(&standing),
+                error: get(row, 15)?,
+                parked_key: get(row, 16)?,
+            })
+        });
+        Ok(stored.transpose().map_err(|error: StoreError| error)?)
+    }
+
+    /// Looks whether a relay could run here, and tells which rights it lacks. That the tables are there, of the right
+    /// version and lineage, and not on a standby was seen when the outbox was opened.
+    pub async fn check(&self) -> Result<Vec<Lacking>, SourceError> {
+        static RIGHTS: Sql = Sql { text: NEEDED, types: &[] };
+        let rows = self.ask(&RIGHTS, &[]).await?;
+        let lacking = rows.iter().map(|row| Ok(Lacking { right: get(row, 0)?, only_to_prune: get(row, 1)? }));
+        Ok(lacking.collect::<Result<_, StoreError>>()?)
+    }
+}

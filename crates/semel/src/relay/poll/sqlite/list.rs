@@ -1,0 +1,100 @@
+//! What is in the outbox, and whether a relay may do what it has to.
+
+use rusqlite::{OptionalExtension, params};
+use uuid::Uuid;
+
+use super::SqliteOutbox;
+use super::table::{EVENT, Table, columns, explain, unreadable};
+use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
+use crate::relay::source::SourceError;
+
+/// How far the event `o` has come, by the cursor `c`.
+const STANDING: &str = "coalesce(
+        (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
+         FROM semel_outbox_parked p WHERE p.id = o.id LIMIT 1),
+        CASE WHEN o.seq <= c.after_seq THEN 'published' WHEN o.seq <= c.until_seq THEN 'sending' ELSE 'waiting' END)";
+
+impl SqliteOutbox {
+    /// Events and how far they have come.
+    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, SourceError> {
+        let (listing, path) = (listing.clone(), self.path.clone());
+        let from = match listing.unpublished {
+            true => "seq > (SELECT after_seq FROM semel_outbox_cursor)",
+            false => "true",
+        };
+        let order = if listing.oldest_first { "seq" } else { "seq DESC" };
+        let query = format!(
+            "SELECT o.id, o.topic, o.type, coalesce(o.key, o.aggregate_id), o.made_at, length(o.payload), {STANDING} AS standing
+             FROM (SELECT * FROM semel_outbox WHERE {from} ORDER BY {order} LIMIT {LOOKED_EVENTS_MAX}) o, semel_outbox_cursor c
+             WHERE (?1 IS NULL OR o.topic = ?1) AND (?2 IS NULL OR coalesce(o.key, o.aggregate_id) = ?2)
+             ORDER BY o.{order} LIMIT ?3"
+        );
+        self.with(move |table: &Table| {
+            let list = || {
+                let mut statement = table.connection.prepare(&query)?;
+                let most = i64::try_from(listing.events_max).unwrap_or(i64::MAX);
+                let rows = statement.query_map(params![listing.topic, listing.key, most], |row| {
+                    let (id, standing): (String, String) = (row.get(0)?, row.get(6)?);
+                    Ok(Listed {
+                        id: Uuid::parse_str(&id).map_err(unreadable)?,
+                        topic: row.get(1)?,
+                        kind: row.get(2)?,
+                        key: row.get(3)?,
+                        made_at: moment(row.get(4)?),
+                        payload_bytes: row.get::<_, i64>(5)?.unsigned_abs(),
+                        standing: Standing::read(&standing),
+                    })
+                })?;
+                rows.collect::<Result<Vec<_>, rusqlite::Error>>()
+            };
+            list().map_err(|error| explain(&path, &error))
+        })
+        .await
+    }
+
+    /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
+    pub async fn find(&self, id: Uuid) -> Result<Option<Stored>, SourceError> {
+        let path = self.path.clone();
+        let aside = format!(
+            "SELECT {EVENT}, o.made_at, CASE WHEN o.error IS NULL THEN 'held' ELSE 'parked' END, o.error, o.parked_key
+             FROM semel_outbox_parked o WHERE o.id = ?1"
+        );
+        let newest = format!(
+            "SELECT {EVENT}, o.made_at, {STANDING}, NULL, NULL
+             FROM (SELECT * FROM semel_outbox ORDER BY seq DESC LIMIT {LOOKED_EVENTS_MAX}) o, semel_outbox_cursor c
+             WHERE o.id = ?1"
+        );
+        self.with(move |table: &Table| {
+            let find = |query: &str| {
+                let found = table.connection.query_row(query, [id.to_string()], |row| {
+                    let standing: String = row.get(13)?;
+                    Ok(Stored {
+                        event: columns(row)?.event(),
+                        made_at: moment(row.get(12)?),
+                        standing: Standing::read(&standing),
+                        error: row.get(14)?,
+                        parked_key: row.get(15)?,
+                    })
+                });
+                found.optional().map_err(|error| explain(&path, &error))
+            };
+            match find(&aside)? {
+                Some(found) => Ok(Some(found)),
+                None => find(&newest),
+            }
+        })
+        .await
+    }
+
+    /// Looks whether a relay could run here: that the tables are there and of the right lineage, and that the file can be
+    /// written. No single rights can be lacking in a file.
+    pub async fn check(&self) -> Result<Vec<Lacking>, SourceError> {
+        let path = self.path.clone();
+        self.with(move |table: &Table| {
+            let touched =
+                table.connection.execute("UPDATE semel_outbox_cursor SET epoch = epoch WHERE false", []);
+            touched.map(|_| Vec::new()).map_err(|error| explain(&path, &error))
+        })
+        .await
+    }
+}

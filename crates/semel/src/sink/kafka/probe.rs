@@ -1,0 +1,40 @@
+//! What a cluster says of itself, before anything is published to it.
+
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::FromClientConfig;
+
+use super::options::KafkaOptions;
+use crate::sink::SinkError;
+
+/// The setting with which a broker forgets what it has confirmed.
+const UNCLEAN: &str = "unclean.leader.election.enable";
+
+/// Asks the cluster for its brokers and one of them for its settings. What stands in the way of the promise.
+pub(super) async fn reach(options: &KafkaOptions) -> Result<Vec<String>, SinkError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        SinkError::not_published(format!("Kafka could not be reached at {}: {error}", options.first_broker()))
+    };
+    let config = options.client();
+    let timeout = options.timeout;
+    // Asking for metadata blocks.
+    let asked = tokio::task::spawn_blocking(move || {
+        let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&config)?;
+        let metadata = admin.inner().fetch_metadata(None, timeout)?;
+        let broker = metadata.brokers().first().map(|broker| broker.id());
+        Ok::<_, rdkafka::error::KafkaError>((admin, broker))
+    });
+    let (admin, broker) = asked.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
+    let Some(broker) = broker else { return Err(failed(&"it has no brokers")) };
+    let bounded = AdminOptions::new().request_timeout(Some(timeout));
+    // Who may not ask does not learn it; the broker's own default is the safe one.
+    let described = admin.describe_configs([&ResourceSpecifier::Broker(broker)], &bounded).await;
+    let entry = described.ok().and_then(|all| all.into_iter().next()?.ok()?.get(UNCLEAN)?.value.clone());
+    Ok(match entry.as_deref() {
+        Some("true") => vec![format!(
+            "the brokers have {UNCLEAN}=true: a replica that has not everything may become the leader, and what was \
+             confirmed is gone; set it to false"
+        )],
+        _ => Vec::new(),
+    })
+}

@@ -1,0 +1,68 @@
+//! Whether a Redis keeps what it confirms, by its own settings.
+
+use std::collections::HashMap;
+
+use redis::aio::MultiplexedConnection;
+
+const ASKED: [&str; 4] = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
+
+/// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing.
+pub(super) async fn broken_by(connection: &mut MultiplexedConnection) -> Vec<String> {
+    let mut settings = HashMap::new();
+    for name in ASKED {
+        let asked: Result<HashMap<String, String>, _> =
+            redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await;
+        settings.extend(asked.unwrap_or_default());
+    }
+    judge(&settings)
+}
+
+fn judge(settings: &HashMap<String, String>) -> Vec<String> {
+    let setting = |name: &str| settings.get(name).map_or("", String::as_str);
+    let mut broken_by = Vec::new();
+    if setting("appendonly") == "no" {
+        broken_by.push(
+            "Redis has appendonly no: what it confirmed is gone when it ends; set appendonly yes".into(),
+        );
+    } else if matches!(setting("appendfsync"), "everysec" | "no") {
+        broken_by.push(format!(
+            "Redis has appendfsync {}: the last of what it confirmed is lost with the machine; set appendfsync always",
+            setting("appendfsync")
+        ));
+    }
+    let policy = setting("maxmemory-policy");
+    if !matches!(setting("maxmemory"), "" | "0") && policy.starts_with("allkeys") {
+        broken_by.push(format!(
+            "Redis has maxmemory-policy {policy}: when it is full it drops whole streams, read or not; set noeviction"
+        ));
+    }
+    broken_by
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(settings: &[(&str, &str)]) -> Vec<String> {
+        judge(&settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn only_what_is_on_disk_when_it_is_confirmed_is_kept() {
+        assert!(judged(&[("appendonly", "no"), ("appendfsync", "always")])[0].contains("appendonly no"));
+        assert!(judged(&[("appendonly", "yes"), ("appendfsync", "everysec")])[0].contains("everysec"));
+        let safe = [("appendonly", "yes"), ("appendfsync", "always")];
+        assert_eq!(judged(&safe), Vec::<String>::new());
+        let full = [safe[0], safe[1], ("maxmemory", "1000"), ("maxmemory-policy", "allkeys-lru")];
+        assert!(judged(&full)[0].contains("noeviction"));
+        assert_eq!(
+            judged(&[safe[0], safe[1], ("maxmemory", "0"), ("maxmemory-policy", "allkeys-lru")]).len(),
+            0
+        );
+    }
+
+    #[test]
+    fn who_may_not_ask_learns_nothing() {
+        assert_eq!(judged(&[]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,25 @@
+//! The relay under load while something dies: real databases, a real broker, real processes, judged by a stranger.
+//!
+//! `cargo xtask services up --only postgres,mariadb,kafka`, then
+//! `cargo test -p proof --features stores,sinks --test relay_chaos`. `SEMEL_ROUNDS` has it killed more often.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod broker;
+mod judge;
+mod killed;
+mod load;
+mod outage;
+mod planted;
+mod scene;
+mod servers;
+mod several;
+
+use std::time::Duration;
+
+/// Nothing here takes this long on a machine that works.
+const SOON: Duration = Duration::from_secs(60);
+
+/// How often something is done that is left to chance.
+fn rounds(default: u32) -> u32 {
+    std::env::var("SEMEL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
