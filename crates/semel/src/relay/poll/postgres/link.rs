@@ -71,7 +71,7 @@ impl Link {
         self.session.query(sql, values).await.map_err(|trouble| trouble.explain())
     }
 
-    /// Looks for events, by the indexes whatever the statistics say.
+    /// Looks for events. See [`look`].
     pub(super) async fn look(
         &self,
         sql: &Sql,
