@@ -42,9 +42,6 @@ pub(crate) trait Pages: Clone + Send + Sync + 'static {
     }
 }
 
-/// A path, and what makes the JSON that is there.
-pub(crate) type Document = (&'static str, fn() -> Bytes);
-
 /// Nobody is asked for a password there, so it stays on this machine unless somebody says otherwise.
 pub(crate) fn keep_inside(address: SocketAddr, insecure: bool) -> Result<(), Failed> {
     if address.ip().is_loopback() || insecure {
