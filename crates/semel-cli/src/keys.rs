@@ -21,7 +21,7 @@ pub(crate) fn parse_source(text: &str) -> Result<KeySource, String> {
         Some(("file", path)) if !path.is_empty() => Ok(KeySource::File(path.into())),
         Some(("env", name)) if !name.is_empty() => Ok(KeySource::Env(name.to_owned())),
         // What was given may be a secret itself; it is not repeated.
-        _ => Err("secrets are named, not given: use file:PATH or env:NAME".to_owned()),
+        _ => Err("keys are named, not given, and so are secrets: use file:PATH or env:NAME".to_owned()),
     }
 }
 

@@ -14,10 +14,13 @@ mod log;
 mod ls;
 mod migrate;
 mod moment;
+#[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod outbox;
 mod outcome;
 #[cfg(feature = "redis")]
 mod redis;
+// A build without a broker or a database of some kind has parts of these that nobody uses.
+#[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod relay;
 mod show;
 mod size;
@@ -25,6 +28,7 @@ mod stdout;
 mod sweep;
 mod table;
 mod target;
+#[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod url;
 mod usage;
 mod values;

@@ -166,7 +166,10 @@ fn what_cannot_work_is_said_before_anybody_is_connected_to() {
         (&["--to", "redis://h", "--slot", "s"], "--slot is for --mode cdc"),
         (&["--to", "amqps://h"], "TLS ends outside"),
         (&["--to", "http://h/in"], "--webhook-secret file:PATH or env:NAME"),
-        (&["--to", "http://h/in", "--webhook-secret", "whsec_abc"], "secrets are named, not given"),
+        (
+            &["--to", "http://h/in", "--webhook-secret", "whsec_abc"],
+            "keys are named, not given, and so are secrets",
+        ),
         (&["--to", "redis://h", "--admin", "0.0.0.0:1"], "--admin-insecure"),
         (&["--to", "redis://h", "--prune", "5"], "is not a duration"),
         #[cfg(feature = "kafka")]
