@@ -1,7 +1,8 @@
 //! A relay as a process of its own, from an outbox in PostgreSQL to Kafka, until SIGTERM or until its input ends.
 
+use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayOptions};
+use semel::relay::{Relay, RelayOptions, Source};
 use semel::sink::kafka::KafkaSink;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -10,25 +11,34 @@ use tokio::signal::unix::{SignalKind, signal};
 pub type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// How it is called.
-const USAGE: &str = "usage: --from postgres://… --to kafka://HOST:PORT [--mode poll]";
+const USAGE: &str = "usage: --from postgres://… --to kafka://HOST:PORT [--mode poll|cdc] [--slot NAME]";
 
-/// `--from postgres://… --to kafka://HOST:PORT [--mode poll]`. Says `relaying`, and at the end what was confirmed.
+/// `--from postgres://… --to kafka://HOST:PORT [--mode poll|cdc] [--slot NAME]`. Says `relaying`, and at the end what was confirmed.
 pub async fn run(mut words: impl Iterator<Item = String>) -> Result<(), Failed> {
-    let (mut from, mut to, mut mode) = (None, None, "poll".to_owned());
+    let (mut from, mut to, mut slot, mut mode) = (None, None, None, "poll".to_owned());
     while let Some(word) = words.next() {
         match (word.as_str(), words.next()) {
             ("--from", Some(url)) => from = Some(url),
             ("--to", Some(url)) => to = url.strip_prefix("kafka://").map(str::to_owned),
             ("--mode", Some(name)) => mode = name,
+            ("--slot", Some(name)) => slot = Some(name),
             _ => return Err(USAGE.into()),
         }
     }
     let (Some(from), Some(to)) = (from, to) else { return Err(USAGE.into()) };
-    if mode != "poll" {
-        return Err(format!("{mode:?} is no mode; {USAGE}").into());
+    match (mode.as_str(), slot) {
+        ("poll", _) => relay(PostgresOutbox::open(&from).await?.source(), &to).await,
+        ("cdc", None) => relay(CdcOutbox::open(&from).await?.source(), &to).await,
+        ("cdc", Some(name)) => {
+            let outbox = CdcOutbox::options(&from)?.slot(&name)?.publication(&name)?.open().await?;
+            relay(outbox.source(), &to).await
+        }
+        (other, _) => Err(format!("{other:?} is no mode; {USAGE}").into()),
     }
-    let outbox = PostgresOutbox::open(&from).await?;
-    let relay = Relay::new(outbox.source(), KafkaSink::options(&to).open()?, RelayOptions::default());
+}
+
+async fn relay(source: impl Source, to: &str) -> Result<(), Failed> {
+    let relay = Relay::new(source, KafkaSink::options(to).open()?, RelayOptions::default());
     let (stop, mut term) = (relay.stop_handle(), signal(SignalKind::terminate())?);
     tokio::spawn(async move {
         tokio::select! {

@@ -46,12 +46,15 @@ pub(crate) struct Arguments {
 pub(crate) enum Mode {
     /// By asking again and again.
     Poll,
+    /// From PostgreSQL's log.
+    Cdc,
 }
 
 impl Mode {
     fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
+            Self::Cdc => "cdc",
         }
     }
 }

@@ -108,6 +108,7 @@ impl Stack {
 
         let mut relay = program("relay_process")?;
         relay.args(["--from", &store, "--to", &format!("kafka://{}", self.kafka), "--mode", mode.name()]);
+        relay.args(["--slot", &self.schema]);
         self.run("relay", relay, "relaying").map(drop)
     }
 
@@ -153,6 +154,20 @@ impl Stack {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
+    /// A slot that stays would keep the server's log for ever.
+    fn drop_slot(&self) -> Result<(), String> {
+        let slot = format!("FROM pg_replication_slots WHERE slot_name = '{}'", self.schema);
+        let until = Instant::now() + END;
+        // Whoever read from it may still be about to go.
+        while let Err(error) = self.sql(&format!("SELECT pg_drop_replication_slot(slot_name) {slot}")) {
+            if Instant::now() > until {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.sql(&format!("DROP PUBLICATION IF EXISTS {}", self.schema)).map(drop)
+    }
+
     /// Where everything is, for whoever wants to try more.
     pub(super) fn tell(&self) {
         let address = |at: Option<SocketAddr>| at.map_or_else(String::new, |at| format!("http://{at}"));
@@ -189,6 +204,7 @@ impl Stack {
             }
         }
         if !self.postgres.is_empty() {
+            failed.extend(self.drop_slot().err());
             failed.extend(self.sql(&format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema)).err());
         }
         let _ = fs::remove_dir_all(&self.directory);

@@ -9,9 +9,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
+use semel::sink::kafka::{KafkaSink, KafkaTransactions};
+
 use super::place::TOPIC;
 use crate::Failed;
 
+/// Where exactly once keeps its positions.
+const POSITIONS: &str = "semel-bench-positions";
 const PARTITIONS: i32 = 4;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -49,12 +53,28 @@ impl Broker {
     }
 
     pub(super) async fn remove_topic(&self) -> Result<(), Failed> {
-        match self.admin.delete_topics(&[TOPIC], &AdminOptions::new()).await?.into_iter().next() {
+        self.remove(TOPIC).await
+    }
+
+    /// All that is left there at the end.
+    pub(super) async fn remove_all(&self) -> Result<(), Failed> {
+        self.remove(POSITIONS).await?;
+        self.remove(TOPIC).await
+    }
+
+    async fn remove(&self, topic: &str) -> Result<(), Failed> {
+        match self.admin.delete_topics(&[topic], &AdminOptions::new()).await?.into_iter().next() {
             Some(Err((_, code))) if code != Code::UnknownTopicOrPartition => {
-                Err(format!("the topic {TOPIC} is not removed: {code}").into())
+                Err(format!("the topic {topic} is not removed: {code}").into())
             }
             _ => Ok(()),
         }
+    }
+
+    /// A sink that publishes in transactions, under a name of its own: no position of an earlier run is found.
+    pub(super) fn transactions(&self) -> Result<KafkaTransactions, Failed> {
+        let id = format!("{TOPIC}-{}", uuid::Uuid::now_v7());
+        Ok(KafkaSink::options(&self.bootstrap).position_topic(POSITIONS).exactly_once(&id)?)
     }
 
     /// A producer set up as the sink's own is. See `KafkaOptions`.

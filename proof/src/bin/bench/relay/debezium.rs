@@ -60,7 +60,7 @@ pub(super) async fn measure(
     if there != events {
         return Err(format!("Debezium: {there} records instead of {events}").into());
     }
-    let note = "engine and outbox event router, from their start, -Xmx512m";
+    let note = "engine and outbox event router, from its first event on, -Xmx512m";
     table.row("debezium: drain", events as f64 / seconds, "/s", note);
     table.row("debezium: peak memory", peak as f64 / 1_048_576.0, "MiB", "");
     Ok(())

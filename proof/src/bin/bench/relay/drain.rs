@@ -7,7 +7,7 @@ use semel::outbox::Event;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Relay, RelayOptions, Source};
 use semel::sink::kafka::KafkaSink;
-use semel::sink::{Guarantee, Published, Sink};
+use semel::sink::{ExactlyOnce, Guarantee, Published, Sink, SinkError};
 use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 
@@ -30,8 +30,12 @@ pub(super) async fn measure(
     let floor = reading.min(producing);
     let of_floor = |rate: f64| format!("{:.2} × the slower floor", rate / floor);
 
+    // First: whoever rewinds the cursor sends it to the table instead of the log.
+    let log = log(place, broker, events).await?;
+    table.row("drain: CDC, at least once", log, "/s", of_floor(log));
     let polling = polling(place, broker, events).await?;
-    table.row("drain: polling, at least once", polling, "/s", of_floor(polling));
+    let note = format!("{}, {:.2} × CDC", of_floor(polling), polling / log);
+    table.row("drain: polling, at least once", polling, "/s", note);
     let (dead, dead_cursors) = place.dead_rows().await?;
     table.row("drain: dead rows of the outbox after it", dead as f64, "", "left for a vacuum");
     let cursors: i64 = place.value("SELECT count(*) FROM semel_outbox_cursor").await?;
@@ -46,6 +50,14 @@ pub(super) async fn measure(
     let held = held_up(place, broker, events).await?;
     let note = format!("{:.2} × without", held / polling);
     table.row("drain: polling, a transaction open elsewhere", held, "/s", note);
+
+    let once = polling_exactly_once(place, broker, events).await?;
+    let note = format!("{}, {:.2} × at least once", of_floor(once), once / polling);
+    table.row("drain: polling, exactly once", once, "/s", note);
+    place.refill(events).await?;
+    let once = log_exactly_once(place, broker, events).await?;
+    let note = format!("{}, {:.2} × at least once", of_floor(once), once / log);
+    table.row("drain: CDC, exactly once", once, "/s", note);
     Ok(())
 }
 
@@ -55,6 +67,23 @@ pub(super) async fn polling(place: &Place, broker: &Broker, events: u64) -> Resu
     let outbox = PostgresOutbox::open(&place.url()).await?;
     let sink = KafkaSink::options(broker.bootstrap()).open()?;
     drain(broker, outbox.source(), sink, events).await
+}
+
+/// From the server's log.
+async fn log(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed> {
+    let sink = KafkaSink::options(broker.bootstrap()).open()?;
+    drain(broker, place.log().await?.source(), sink, events).await
+}
+
+/// Asking again and again, each batch in a transaction of Kafka's with its position.
+async fn polling_exactly_once(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed> {
+    place.rewind().await?;
+    let outbox = PostgresOutbox::open(&place.url()).await?;
+    drain_exactly_once(broker, outbox.source(), broker.transactions()?, events).await
+}
+
+async fn log_exactly_once(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed> {
+    drain_exactly_once(broker, place.log().await?.source(), broker.transactions()?, events).await
 }
 
 /// The same while somebody else has a transaction open that has written, from before the drain to behind its end.
@@ -70,6 +99,46 @@ async fn held_up(place: &Place, broker: &Broker, events: u64) -> Result<f64, Fai
 /// Events per second from the start of a relay until the sink has confirmed that many.
 async fn drain<S: Source, K: Sink>(broker: &Broker, source: S, sink: K, events: u64) -> Result<f64, Failed> {
     broker.fresh_topic().await?;
+    let (relay, stopper) = counted(source, sink, events);
+    let begin = Instant::now();
+    let ended = relay.run().await?;
+    let rate = events as f64 / begin.elapsed().as_secs_f64();
+    stopper.await?;
+    // Each of them once: nothing went wrong on the way.
+    match (ended.confirmed, broker.records()?) {
+        (confirmed, there) if (confirmed, there) == (events, events) => Ok(rate),
+        (confirmed, there) => {
+            Err(format!("{confirmed} events confirmed and {there} there instead of {events}").into())
+        }
+    }
+}
+
+/// The same with transactions of the broker's.
+async fn drain_exactly_once<S: Source, K: ExactlyOnce>(
+    broker: &Broker,
+    source: S,
+    sink: K,
+    events: u64,
+) -> Result<f64, Failed> {
+    broker.fresh_topic().await?;
+    let (relay, stopper) = counted(source, sink, events);
+    let begin = Instant::now();
+    let ended = relay.run_exactly_once().await?;
+    let rate = events as f64 / begin.elapsed().as_secs_f64();
+    stopper.await?;
+    // The end of each transaction is a record too, so the topic has more.
+    match ended.confirmed {
+        confirmed if confirmed == events => Ok(rate),
+        confirmed => Err(format!("{confirmed} events confirmed instead of {events}").into()),
+    }
+}
+
+/// A relay that is stopped when the sink has confirmed so many.
+fn counted<S: Source, K: Sink>(
+    source: S,
+    sink: K,
+    events: u64,
+) -> (Relay<S, Counted<K>>, tokio::task::JoinHandle<()>) {
     let all = Arc::new(Notify::new());
     let sink = Counted { sink, left: events, all: Arc::clone(&all) };
     let relay = Relay::new(source, sink, RelayOptions::default().keep_all());
@@ -78,15 +147,7 @@ async fn drain<S: Source, K: Sink>(broker: &Broker, source: S, sink: K, events: 
         all.notified().await;
         stop.stop();
     });
-    let begin = Instant::now();
-    let ended = relay.run().await?;
-    let rate = events as f64 / begin.elapsed().as_secs_f64();
-    stopper.await?;
-    let there = broker.records()?;
-    if (ended.confirmed, there) == (events, events) {
-        return Ok(rate);
-    }
-    Err(format!("{} events confirmed and {there} there instead of {events}", ended.confirmed).into())
+    (relay, stopper)
 }
 
 /// A sink that tells when it has confirmed so many events.
@@ -94,6 +155,15 @@ struct Counted<K> {
     sink: K,
     left: u64,
     all: Arc<Notify>,
+}
+
+impl<K> Counted<K> {
+    fn count(&mut self, confirmed: u64) {
+        self.left = self.left.saturating_sub(confirmed);
+        if self.left == 0 {
+            self.all.notify_one();
+        }
+    }
 }
 
 impl<K: Sink> Sink for Counted<K> {
@@ -104,10 +174,19 @@ impl<K: Sink> Sink for Counted<K> {
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let answers = self.sink.publish(events).await;
         let confirmed = answers.iter().filter(|answer| **answer == Published::Confirmed).count() as u64;
-        self.left = self.left.saturating_sub(confirmed);
-        if self.left == 0 {
-            self.all.notify_one();
-        }
+        self.count(confirmed);
         answers
+    }
+}
+
+impl<K: ExactlyOnce> ExactlyOnce for Counted<K> {
+    async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
+        self.sink.begin().await
+    }
+
+    async fn publish_at(&mut self, events: &[Arc<Event>], position: &[u8]) -> Result<(), SinkError> {
+        self.sink.publish_at(events, position).await?;
+        self.count(events.len() as u64);
+        Ok(())
     }
 }

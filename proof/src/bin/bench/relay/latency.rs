@@ -36,6 +36,8 @@ pub(super) async fn measure(
     tell("a bare producer, from the send", bare, events, table);
     let polling = polling(place, broker, events).await?;
     tell("polling", polling, events, table);
+    let log = log(place, broker, events).await?;
+    tell("CDC", log, events, table);
     Ok(())
 }
 
@@ -78,6 +80,12 @@ async fn polling(place: &Place, broker: &Broker, events: u64) -> Result<Seen, Fa
     PostgresOutbox::rebase(&place.url(), semel::relay::Rebase::FromNow).await?;
     let outbox = PostgresOutbox::open(&place.url()).await?;
     relayed(place, broker, outbox.source(), events).await
+}
+
+/// From the server's log. The first event comes with the relay's start, long before the paced ones end.
+async fn log(place: &Place, broker: &Broker, events: u64) -> Result<Seen, Failed> {
+    PostgresOutbox::rebase(&place.url(), semel::relay::Rebase::FromNow).await?;
+    relayed(place, broker, place.log().await?.source(), events).await
 }
 
 /// Through a relay that reads from this source.

@@ -38,7 +38,7 @@ pub(crate) fn measure(runtime: &Runtime, wanted: &Wanted<'_>, table: &mut Table)
         let measured = parts(&place, &broker, wanted, table).await;
         // Also after a failure: a slot that stays keeps all WAL.
         let removed = place.remove().await;
-        broker.remove_topic().await?;
+        broker.remove_all().await?;
         measured.and(removed)
     })
 }
@@ -50,13 +50,13 @@ async fn parts(place: &Place, broker: &Broker, wanted: &Wanted<'_>, table: &mut 
         eprintln!("a backlog of {} events …", wanted.events);
         place.fill(wanted.events).await?;
     }
-    if is_wanted("drain") {
-        eprintln!("drain …");
-        drain::measure(place, broker, wanted.events, table).await?;
-    }
     if is_wanted("debezium") {
         eprintln!("debezium …");
         debezium::measure(place, broker, wanted.events, table).await?;
+    }
+    if is_wanted("drain") {
+        eprintln!("drain …");
+        drain::measure(place, broker, wanted.events, table).await?;
     }
     if is_wanted("memory") {
         eprintln!("memory …");

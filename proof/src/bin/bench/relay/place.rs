@@ -1,7 +1,10 @@
 //! An outbox of the benchmark's own, with a publication and slots so that its WAL can be read several times.
 
-use semel::relay::Rebase;
+use std::time::{Duration, Instant};
+
+use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
+use semel::relay::{Rebase, Source};
 use semel::tx::driver::Dialect;
 use tokio_postgres::{Client, NoTls};
 
@@ -21,6 +24,10 @@ pub(super) const KEYS: u64 = 10_000;
 /// Who reads the WAL of the backlog, each once, from a slot of its own.
 pub(super) const READERS: [&str; 2] = ["floor", "debezium"];
 
+/// Who reads it to relay it.
+const LOG: &str = "log";
+const PATIENCE: Duration = Duration::from_secs(30);
+
 const FILL: &str = "
     CREATE PROCEDURE fill(transactions bigint, events bigint, payload bytea) LANGUAGE plpgsql AS $$
     BEGIN
@@ -31,8 +38,7 @@ const FILL: &str = "
             COMMIT;
         END LOOP;
     END $$";
-const SLOTS: &str =
-    "SELECT slot_name::text FROM pg_replication_slots WHERE starts_with(slot_name, $1) AND NOT active";
+const SLOTS: &str = "SELECT slot_name::text FROM pg_replication_slots WHERE starts_with(slot_name, $1)";
 
 pub(super) struct Place {
     server: String,
@@ -44,18 +50,50 @@ impl Place {
         let (client, connection) = tokio_postgres::connect(server, NoTls).await?;
         tokio::spawn(connection);
         let place = Self { server: server.to_owned(), client };
-        // What a run that was killed left behind.
-        place.remove().await?;
+        place.build().await?;
+        Ok(place)
+    }
+
+    /// An empty outbox. What there was goes away, also what a run that was killed left behind.
+    async fn build(&self) -> Result<(), Failed> {
+        self.remove().await?;
         let schema = semel::outbox::schema(Dialect::Postgres);
         let fill = FILL.replace("{topic}", TOPIC).replace("{keys}", &KEYS.to_string());
-        place.run(&format!("CREATE SCHEMA {SCHEMA}; SET search_path = {SCHEMA}; {schema}; {fill}")).await?;
-        place
-            .run(&format!(
-                "CREATE PUBLICATION {NAME} FOR TABLE semel_outbox WITH (publish = 'insert', \
-                 publish_via_partition_root = true)"
-            ))
-            .await?;
-        Ok(place)
+        self.run(&format!("CREATE SCHEMA {SCHEMA}; SET search_path = {SCHEMA}; {schema}; {fill}")).await?;
+        self.run(&format!(
+            "CREATE PUBLICATION {NAME} FOR TABLE semel_outbox WITH (publish = 'insert', \
+             publish_via_partition_root = true)"
+        ))
+        .await
+    }
+
+    /// The outbox as a relay finds it that reads the log.
+    pub(super) async fn log(&self) -> Result<CdcOutbox, Failed> {
+        let name = Self::slot(LOG);
+        Ok(CdcOutbox::options(&self.url())?.slot(&name)?.publication(&name)?.open().await?)
+    }
+
+    /// A relay that reads the log has been there before the backlog: else it would begin with the table.
+    async fn begin_log(&self) -> Result<(), Failed> {
+        let mut source = self.log().await?.source();
+        let begun = format!(
+            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND active",
+            Self::slot(LOG)
+        );
+        let until = Instant::now() + PATIENCE;
+        while self.value::<i64>(&begun).await? == 0 {
+            source.next().await?;
+            if Instant::now() > until {
+                return Err("no relay begins to read the log".into());
+            }
+        }
+        Ok(source.leave().await?)
+    }
+
+    /// The same backlog again, in a new outbox.
+    pub(super) async fn refill(&self, events: u64) -> Result<(), Failed> {
+        self.build().await?;
+        self.fill(events).await
     }
 
     pub(super) fn server(&self) -> &str {
@@ -74,6 +112,11 @@ impl Place {
 
     pub(super) fn schema(&self) -> &'static str {
         SCHEMA
+    }
+
+    /// The slot of a relay that reads the log.
+    pub(super) fn log_slot(&self) -> String {
+        Self::slot(LOG)
     }
 
     /// The slot of a reader.
@@ -95,6 +138,7 @@ impl Place {
 
     /// A backlog, in small transactions. The slots are there before it, so that all of it is in their WAL.
     pub(super) async fn fill(&self, events: u64) -> Result<(), Failed> {
+        self.begin_log().await?;
         for reader in READERS {
             let slot = Self::slot(reader);
             self.run(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")).await?;
@@ -133,10 +177,21 @@ impl Place {
     }
 
     pub(super) async fn remove(&self) -> Result<(), Failed> {
+        let until = Instant::now() + PATIENCE;
         for row in self.client.query(SLOTS, &[&NAME]).await? {
             let slot: String = row.try_get(0)?;
-            self.client.execute("SELECT pg_drop_replication_slot($1)", &[&slot]).await?;
+            let drop =
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
+            // Whoever read from it may still be about to go.
+            while let Err(error) = self.client.execute(drop, &[&slot]).await {
+                if Instant::now() > until {
+                    return Err(error.into());
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
         }
-        self.run(&format!("DROP PUBLICATION IF EXISTS {NAME}; DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")).await
+        let log = Self::slot(LOG);
+        self.run(&format!("DROP PUBLICATION IF EXISTS {NAME}, {log}; DROP SCHEMA IF EXISTS {SCHEMA} CASCADE"))
+            .await
     }
 }

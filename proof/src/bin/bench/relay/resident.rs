@@ -22,7 +22,10 @@ pub(super) async fn measure(
     place.rewind().await?;
     let bytes = peak(place, broker, events, "poll").await?;
     let note = format!("with a backlog of {events} events");
-    table.row("memory: peak of a polling relay", bytes as f64 / 1_048_576.0, "MiB", note);
+    table.row("memory: peak of a polling relay", bytes as f64 / 1_048_576.0, "MiB", note.as_str());
+    place.refill(events).await?;
+    let bytes = peak(place, broker, events, "cdc").await?;
+    table.row("memory: peak of a CDC relay", bytes as f64 / 1_048_576.0, "MiB", note);
     Ok(())
 }
 
@@ -30,7 +33,17 @@ async fn peak(place: &Place, broker: &Broker, events: u64, mode: &str) -> Result
     broker.fresh_topic().await?;
     let mut command = Command::new(std::env::current_exe()?);
     let to = format!("kafka://{}", broker.bootstrap());
-    command.args(["relay-process", "--from", &place.url(), "--to", &to, "--mode", mode]);
+    command.args([
+        "relay-process",
+        "--from",
+        &place.url(),
+        "--to",
+        &to,
+        "--mode",
+        mode,
+        "--slot",
+        &place.log_slot(),
+    ]);
     let mut relay = Child::spawn(command, None)?;
     relay.next_line(PATIENCE)?;
     let until = Instant::now() + Duration::from_secs(DRAIN_SECONDS_MAX);
