@@ -23,7 +23,7 @@ async fn with(mode: &'static str, killed_at: Option<&str>) -> Option<Verdict> {
         }
     }
     let relay = scene.relay();
-    load.more(800).await;
+    load.more(400).await;
     Some(scene.end_soon(load, vec![relay]).await)
 }
 
@@ -63,7 +63,7 @@ async fn numbers_of_mysql_without_a_lock_until_the_commit_are_caught_losing() {
     pool.execute("ALTER TABLE semel_outbox_part ENGINE = MyISAM").await.unwrap();
     let load = scene.load();
     let relay = scene.relay();
-    load.more(800).await;
+    load.more(400).await;
     let verdict = scene.end_soon(load, vec![relay]).await;
     assert!(!verdict.lost.is_empty(), "{verdict}");
 }

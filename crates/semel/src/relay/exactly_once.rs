@@ -57,7 +57,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     /// committed data see each event once, whatever dies on the way.
     ///
     /// One relay works at a time. Others of the same outbox and with the same name in the sink stand by, and one takes
-    /// over when the lease is lost. A relay that was replaced ends with [`RelayError::Fenced`].
+    /// over when the lease is lost. A relay that was replaced and notices by its own clock stands by; one that the sink
+    /// has to tell ends with [`RelayError::Fenced`].
     ///
     /// ```no_run
     /// # #[cfg(all(feature = "postgres", feature = "kafka"))] {

@@ -255,7 +255,9 @@ impl Source for MysqlSource {
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && is_behind(&reached.position.place, &link.places)
         {
-            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+            // Or another has had it since: then it is its position, and not for us to judge.
+            let reached = reached.position.place.clone();
+            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -270,6 +272,10 @@ impl Source for MysqlSource {
 
     async fn keep(&mut self) -> Result<(), SourceError> {
         let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+        // A lease that is over is not renewed: what it was about may be another's by now.
+        if !link.places.is_empty() && Instant::now() >= link.ours_until {
+            return Err(SourceError::Fenced);
+        }
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + self.outbox.lease / 10;
         link.beat().await

@@ -372,7 +372,9 @@ impl Source for PostgresSource {
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && group::is_behind(&link.groups, &reached.position.place)
         {
-            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+            // Or another has had it since: then it is its position, and not for us to judge.
+            let reached = reached.position.place.clone();
+            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -388,6 +390,10 @@ impl Source for PostgresSource {
     async fn keep(&mut self) -> Result<(), SourceError> {
         let outbox = self.outbox.clone();
         let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+        // A lease that is over is not renewed: what it was about may be another's by now.
+        if !link.groups.is_empty() && Instant::now() >= link.ours_until {
+            return Err(SourceError::Fenced);
+        }
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + outbox.options.lease / 10;
         link.beat(&outbox).await

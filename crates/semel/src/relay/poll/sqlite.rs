@@ -271,7 +271,9 @@ impl Source for SqliteSource {
         if let (Some(reached), Some(turn)) = (reached, &self.turn)
             && is_behind(&reached.position.place, turn.noted.unwrap_or(turn.after))
         {
-            return Err(SourceError::Behind { reached: reached.position.place.clone() });
+            // Or another has had it since: then it is its position, and not for us to judge.
+            let reached = reached.position.place.clone();
+            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
