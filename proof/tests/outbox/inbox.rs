@@ -206,6 +206,53 @@ laws!(
     "CREATE TABLE effect (n bigint NOT NULL);"
 );
 
+mod swallowed {
+    use semel::inbox::{Inbox, schema};
+    use semel::tx::TxError;
+    use semel::tx::driver::Dialect;
+
+    use super::message;
+    use crate::world::{Maria, Postgres};
+
+    /// A deadlock rolls MySQL's whole transaction back, and what comes after it would be committed statement by statement.
+    /// Here a plain rollback stands for it: work that goes on as if nothing had happened.
+    #[tokio::test]
+    async fn on_mysql_work_that_swallows_a_deadlock_is_not_taken_for_done() {
+        let Some(world) = Maria::with(schema(Dialect::Mysql)).await else { return };
+        let inbox = Inbox::new("mail").unwrap().keep_results();
+        let mut connection = world.pool.acquire().await.unwrap();
+        sqlx::raw_sql("BEGIN").execute(&mut *connection).await.unwrap();
+        let told = inbox
+            .handle_tx(&mut *connection, &message(1), async |tx| {
+                sqlx::raw_sql("ROLLBACK").execute(tx).await.map(drop)
+            })
+            .await;
+        assert!(matches!(told, Err(TxError::Retry(_) | TxError::Database(_))), "{told:?}");
+        for table in ["semel_inbox", "semel_inbox_result", "semel_inbox_batch"] {
+            let count = format!("SELECT count(*) FROM {table}");
+            let left: i64 =
+                sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(&world.pool).await.unwrap();
+            assert_eq!(left, 0, "{table}");
+        }
+        drop(connection);
+        world.end().await;
+    }
+
+    #[tokio::test]
+    async fn on_postgres_a_batch_in_a_transaction_that_has_failed_does_not_end() {
+        let Some(world) = Postgres::with(schema(Dialect::Postgres)).await else { return };
+        let (pool, inbox) = (world.pool(1).await, Inbox::new("mail").unwrap());
+        let mut tx = pool.begin().await.unwrap();
+        let marked = inbox.mark_all_tx(&mut tx, &[message(1)]).await.unwrap();
+        // Swallowed: the driver would say that the commit worked.
+        let _ = sqlx::query("SELECT 1 / 0").execute(&mut *tx).await;
+        let told = marked.end_tx(&mut tx).await;
+        assert!(told.is_err(), "{told:?}");
+        drop(tx);
+        world.end().await;
+    }
+}
+
 mod over_tokio_postgres {
     use semel::inbox::{Handled, Inbox, schema};
     use semel::tx::TxError;

@@ -7,7 +7,7 @@ use super::identity::Identity;
 use super::mark::{self, Mark, Put};
 use crate::crash;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::tx::driver::{DriverError, Tx};
+use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
 use crate::tx::script::play;
 use crate::tx::{Remember, TxError};
 
@@ -48,9 +48,13 @@ impl Marked {
         self.fresh.get(at).copied().unwrap_or(false)
     }
 
-    /// Writes down when the batch was done. Left out, that is not known; nothing else is missing.
+    /// Writes down when the batch was done, and sees that the transaction still has its marks. Never left out: a driver
+    /// may say that a commit worked which the server has turned into a rollback, because a statement had failed before.
     pub async fn end_tx<X: Tx>(self, tx: &mut X) -> Result<(), TxError> {
-        Ok(play(tx, |port| mark::end(port, self.batch)).await??)
+        if self.fresh.is_empty() {
+            return Ok(());
+        }
+        asked(play(tx, |port| mark::end(port, self.batch)).await)
     }
 }
 
@@ -96,21 +100,21 @@ impl Inbox {
         let mark = message.as_ref().mark(&self.consumer);
         let source = message.as_ref().source().to_owned();
         crash::point(crash::BEFORE_MARK);
-        let put = play(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])).await??;
+        let put = asked(play(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])).await)?;
         crash::point(crash::AFTER_MARK);
         if put.fresh.is_empty() {
             let kept = match self.results {
-                true => play(tx, |port| mark::recall(port, mark)).await??,
+                true => asked(play(tx, |port| mark::recall(port, mark)).await)?,
                 false => None,
             };
             return recalled(kept);
         }
         let value = work(tx.lend()).await.map_err(TxError::Work)?;
         crash::point(crash::AFTER_HANDLED);
+        asked(play(tx, |port| mark::end(port, put.batch)).await)?;
         if let Some(outcome) = self.kept(&value)? {
-            play(tx, |port| mark::keep(port, mark, outcome)).await??;
+            asked(play(tx, |port| mark::keep(port, mark, outcome)).await)?;
         }
-        play(tx, |port| mark::end(port, put.batch)).await??;
         Ok(Handled::Now(value))
     }
 
@@ -127,7 +131,7 @@ impl Inbox {
         }
         let source = mark::sources(messages.iter().map(AsRef::as_ref));
         crash::point(crash::BEFORE_MARK);
-        let put = play(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)).await??;
+        let put = asked(play(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)).await)?;
         crash::point(crash::AFTER_MARK);
         Ok(marked(&marks, put))
     }
@@ -158,13 +162,21 @@ impl Inbox {
     }
 }
 
+/// What a script got. Whatever failed, the transaction is to be rolled back: some of the marks may be in it.
+fn asked<T, E>(played: Result<Result<T, DriverError>, DriverError>) -> Result<T, TxError<E>> {
+    match played.and_then(|told| told) {
+        Err(busy) if busy.kind() == DriverErrorKind::Busy => Err(TxError::Retry(busy)),
+        told => Ok(told?),
+    }
+}
+
 fn marked(marks: &[Mark], mut put: Put) -> Marked {
     Marked { batch: put.batch, fresh: marks.iter().map(|mark| put.fresh.remove(mark)).collect() }
 }
 
 fn recalled<T: Remember, E>(kept: Option<Bytes>) -> Result<Handled<T>, TxError<E>> {
     let Some(stored) = kept else { return Ok(Handled::Already(None)) };
-    let unreadable = |error| DriverError::of(crate::tx::driver::DriverErrorKind::Unreadable, error);
+    let unreadable = |error| DriverError::of(DriverErrorKind::Unreadable, error);
     let outcome = Outcome::decode(stored).map_err(unreadable)?;
     let value = T::recall(Verdict::Completed, outcome).map_err(TxError::or_work)?;
     Ok(Handled::Already(Some(value)))
@@ -191,21 +203,21 @@ mod now {
             let mark = message.as_ref().mark(&self.consumer);
             let source = message.as_ref().source().to_owned();
             crash::point(crash::BEFORE_MARK);
-            let put = play_now(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark]))??;
+            let put = asked(play_now(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])))?;
             crash::point(crash::AFTER_MARK);
             if put.fresh.is_empty() {
                 let kept = match self.results {
-                    true => play_now(tx, |port| mark::recall(port, mark))??,
+                    true => asked(play_now(tx, |port| mark::recall(port, mark)))?,
                     false => None,
                 };
                 return recalled(kept);
             }
             let value = work(tx).map_err(TxError::Work)?;
             crash::point(crash::AFTER_HANDLED);
+            asked(play_now(tx, |port| mark::end(port, put.batch)))?;
             if let Some(outcome) = self.kept(&value)? {
-                play_now(tx, |port| mark::keep(port, mark, outcome))??;
+                asked(play_now(tx, |port| mark::keep(port, mark, outcome)))?;
             }
-            play_now(tx, |port| mark::end(port, put.batch))??;
             Ok(Handled::Now(value))
         }
 
@@ -220,7 +232,7 @@ mod now {
                 return Ok(Marked { batch: 0, fresh: Vec::new() });
             }
             let source = mark::sources(messages.iter().map(AsRef::as_ref));
-            let put = play_now(tx, |port| mark::put(port, self.consumer.clone(), source, sorted))??;
+            let put = asked(play_now(tx, |port| mark::put(port, self.consumer.clone(), source, sorted)))?;
             Ok(marked(&marks, put))
         }
     }
@@ -228,7 +240,10 @@ mod now {
     impl Marked {
         /// As [`end_tx`](Marked::end_tx), in the transaction that is open on a rusqlite connection.
         pub fn end_now(self, tx: &Connection) -> Result<(), TxError> {
-            Ok(play_now(tx, |port| mark::end(port, self.batch))??)
+            if self.fresh.is_empty() {
+                return Ok(());
+            }
+            asked(play_now(tx, |port| mark::end(port, self.batch)))
         }
     }
 }

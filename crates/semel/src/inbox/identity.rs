@@ -61,7 +61,10 @@ impl Identity {
         if id.is_empty() || id.len() > ID_BYTES_MAX {
             return Err(IdentityError::Id { len: id.len() });
         }
-        let id = Uuid::try_parse(id).map_or_else(|_| Id::Text(id.to_owned()), Id::Uuid);
+        let id = match Uuid::try_parse(id) {
+            Ok(uuid) if is_unique(&uuid) => Id::Uuid(uuid),
+            _ => Id::Text(id.to_owned()),
+        };
         Ok(Self { source, lineage: None, id })
     }
 
@@ -119,6 +122,11 @@ impl Identity {
     }
 }
 
+/// Whether it was made to be the only one of its kind. Thirty-two digits of a counter look like one and are none.
+fn is_unique(uuid: &Uuid) -> bool {
+    uuid.get_variant() == uuid::Variant::RFC4122 && (1..=8).contains(&uuid.get_version_num())
+}
+
 /// Bytes of a mark: of ten million of them two are the same with a chance of one in 10^24.
 pub(crate) const MARK_BYTES: usize = 16;
 /// The milliseconds in a UUID of version 7. The ten bytes after them tell apart what was made within one.
@@ -162,8 +170,10 @@ mod tests {
     fn only_what_was_counted_somewhere_depends_on_where() {
         assert_ne!(mark("mail", "p", Some("one"), "42"), mark("mail", "p", Some("two"), "42"));
         assert_eq!(mark("mail", "p", Some("one"), V7), mark("mail", "p", Some("two"), V7));
-        // Twelve bytes of text that look like a UUID's are still text.
+        // What only looks like a UUID is text.
         assert_ne!(mark("mail", "p", None, V7), mark("mail", "p", None, &format!("{V7}x")));
+        let counted = format!("{:032}", 42);
+        assert_ne!(mark("mail", "p", Some("one"), &counted), mark("mail", "p", Some("two"), &counted));
     }
 
     #[test]

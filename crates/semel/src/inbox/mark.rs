@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 
 use super::identity::{Identity, MARK_BYTES};
-use crate::tx::driver::{Dialect, DriverError, Rows, Sql, Value};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Rows, Sql, Value};
 use crate::tx::script::Port;
 
 pub(super) type Mark = [u8; MARK_BYTES];
@@ -104,8 +104,15 @@ async fn begin(port: &Port, messages: usize, consumer: String, source: String) -
     rows.first().ok_or_else(no_row)?.int(0)
 }
 
+/// Says when a batch was done. Its row has to be there: after a deadlock that the work has swallowed, MySQL has rolled back
+/// marks and effects, and goes on statement by statement.
 pub(super) async fn end(port: Port, batch: i64) -> Result<(), DriverError> {
-    port.run(&END, vec![batch.into()]).await.map(drop)
+    if port.run(&END, vec![batch.into()]).await?.changed == 1 {
+        return Ok(());
+    }
+    let message =
+        "the transaction in which the messages were marked is gone; roll back and run all of it again";
+    Err(DriverError::new(DriverErrorKind::Serialization, message))
 }
 
 pub(super) async fn keep(port: Port, mark: Mark, outcome: Bytes) -> Result<(), DriverError> {
@@ -141,7 +148,7 @@ fn mark(bytes: impl AsRef<[u8]>) -> Option<Mark> {
 }
 
 fn no_row() -> DriverError {
-    DriverError::of(crate::tx::driver::DriverErrorKind::Unreadable, "a row was expected and none came")
+    DriverError::of(DriverErrorKind::Unreadable, "a row was expected and none came")
 }
 
 fn inserts_mysql(rows: usize) -> Sql {

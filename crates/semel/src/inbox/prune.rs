@@ -10,19 +10,15 @@ const BATCHES_MAX: i64 = 100;
 /// Messages of one bite, unless the first batch alone has more.
 const MESSAGES_MAX: i64 = 5_000;
 
-/// Old batches of a consumer, oldest first, as far as they make one bite. The first ones are looked at only: batches are
-/// numbered in the order of time, nearly.
+/// Old batches of a consumer, oldest first, as far as they make one bite.
 const OLD: Sql = Sql {
-    postgres: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = $1 AND batch IN (\
-                   SELECT batch FROM semel_inbox_batch WHERE consumer = $1 ORDER BY batch LIMIT $3\
-               ) AND began_at < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2 \
-               ORDER BY batch FOR UPDATE SKIP LOCKED",
-    mysql: "SELECT batch, messages FROM (\
-                SELECT batch, messages, began_at FROM semel_inbox_batch WHERE consumer = ?1 ORDER BY batch LIMIT ?3\
-            ) oldest WHERE began_at < FLOOR(UNIX_TIMESTAMP(SYSDATE(3)) * 1000) - ?2 ORDER BY batch",
-    sqlite: "SELECT batch, messages FROM (\
-                 SELECT batch, messages, began_at FROM semel_inbox_batch WHERE consumer = ?1 ORDER BY batch LIMIT ?3\
-             ) WHERE began_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?2 ORDER BY batch",
+    postgres: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = $1 \
+               AND began_at < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2 \
+               ORDER BY began_at LIMIT $3 FOR UPDATE SKIP LOCKED",
+    mysql: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = ?1 \
+            AND began_at < FLOOR(UNIX_TIMESTAMP(SYSDATE(3)) * 1000) - ?2 ORDER BY began_at LIMIT ?3",
+    sqlite: "SELECT batch, messages FROM semel_inbox_batch WHERE consumer = ?1 \
+             AND began_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?2 ORDER BY began_at LIMIT ?3",
 };
 
 const RESULTS: Sql = Sql {

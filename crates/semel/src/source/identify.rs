@@ -72,6 +72,15 @@ impl Identify {
     /// # Errors
     /// Where there is none: the message cannot be told from others, and must not be handled as if it could.
     pub fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+        self.identify_as(delivery, &delivery.from)
+    }
+
+    /// As [`identify`](Identify::identify), under another name for where it comes from: a message that is moved to a topic
+    /// for retries, or comes by two queues, is the same message under the same name only.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn identify_as(&self, delivery: &Delivery, source: &str) -> Result<Identity, Unnamed> {
         let (id, looked) = match self {
             Self::ByEvent => {
                 let id = EVENT_IDS.iter().find_map(|name| delivery.header(name)).map(str::to_owned);
@@ -83,7 +92,7 @@ impl Identify {
             Self::By(find) => (find(delivery), "nothing found".to_owned()),
         };
         let id = id.filter(|id| !id.is_empty()).ok_or(Unnamed::Missing { looked })?;
-        let identity = Identity::new(&delivery.from, &id)?;
+        let identity = Identity::new(source, &id)?;
         Ok(delivery.lineage.iter().fold(identity, |identity, lineage| identity.lineage(lineage)))
     }
 }
@@ -92,7 +101,8 @@ fn at(pointer: &str, payload: &[u8]) -> Option<String> {
     let value: serde_json::Value = serde_json::from_slice(payload).ok()?;
     match value.pointer(pointer)? {
         serde_json::Value::String(text) => Some(text.clone()),
-        serde_json::Value::Number(number) => Some(number.to_string()),
+        // One that was rounded is not the one that was written.
+        serde_json::Value::Number(number) if !number.is_f64() => Some(number.to_string()),
         _ => None,
     }
 }

@@ -34,7 +34,7 @@ pub trait Source: Send + 'static {
         wait: Duration,
     ) -> impl Future<Output = Result<Vec<Delivery>, SourceError>> + Send;
 
-    /// What became of messages, in the order in which they came.
+    /// What became of messages, in the order of their receipts. After an error it is told again, the same and more.
     fn settle(
         &mut self,
         settled: &[(Receipt, Settle)],
@@ -58,7 +58,7 @@ pub trait Source: Send + 'static {
     fn leave(&mut self) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
-/// Names a delivery to the source that gave it. Not the message: that may be delivered again, under another receipt.
+/// Names a delivery to the source that gave it; later ones have higher numbers. Not the message: that may be delivered again, under another receipt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Receipt(pub u64);
 

@@ -225,6 +225,101 @@ async fn a_message_without_a_name_is_buried_and_never_handled() {
 }
 
 #[tokio::test]
+async fn a_message_without_a_name_stands_in_nobody_s_way() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
+    queue.push(None, &[], "nameless");
+    for text in ["k1", "k2", "k3"] {
+        push(&queue, "k", text);
+    }
+    // There is no place to bury it: it is kept, and the others go on.
+    until(Consumer::new("mail", queue.source(), effects.clone(), options()), || queue.len() == 1).await;
+    assert_eq!(effects.texts(), ["k1", "k2", "k3"]);
+}
+
+/// A source that does not hear the first few times what became of messages.
+struct Deaf<S>(S, usize);
+
+impl<S: Source> Source for Deaf<S> {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        self.0.receive(most, wait).await
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        if self.1 > 0 {
+            self.1 -= 1;
+            return Err(SourceError::later("the connection is gone"));
+        }
+        self.0.settle(settled).await
+    }
+
+    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+        self.0.keep(held).await
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.0.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        self.0.lost()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.0.leave().await
+    }
+}
+
+#[tokio::test]
+async fn what_the_source_did_not_hear_is_told_again() {
+    let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
+    let effects = Effects::new(|_| None);
+    for text in ["a1", "b1", "a2"] {
+        push(&queue, &text[..1], text);
+    }
+    let source = Deaf(queue.source(), 3);
+    until(Consumer::new("mail", source, effects.clone(), options()), || queue.is_empty()).await;
+    assert_eq!(effects.texts().len(), 3);
+}
+
+#[tokio::test]
+async fn a_message_that_rests_is_kept_for_as_long_as_it_takes() {
+    let queue = MemoryQueue::with_lease("payments", Duration::from_millis(300));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&calls);
+    let effects = Effects::new(move |_| {
+        (seen.fetch_add(1, Ordering::Relaxed) < 2).then(|| Failed::later("the database is away"))
+    });
+    push(&queue, "a", "a1");
+    // It rests for longer than the lease, and nobody else gets it meanwhile.
+    let rest = Duration::from_millis(800);
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().pause(rest, rest));
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    while calls.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut other = queue.source();
+    while effects.texts().is_empty() {
+        let came = other.receive(10, Duration::from_millis(20)).await.unwrap();
+        assert!(came.is_empty(), "somebody else got it while it rested");
+    }
+    stop.stop();
+    run.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_handler_that_hangs() {
+    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));
+    for n in 0..50 {
+        push(&queue, &n.to_string(), if n == 7 { "hang" } else { "well" });
+    }
+    let calls = Arc::clone(&effects.calls);
+    let options = options().farewell(Duration::from_millis(20)).concurrency(1);
+    let consumer = Consumer::new("mail", queue.source(), effects, options);
+    until(consumer, || calls.load(Ordering::Relaxed) > 0).await;
+}
+
+#[tokio::test]
 async fn a_stopped_consumer_gives_back_what_it_holds() {
     let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
     let effects = Effects::new(|_| Some(Failed::later("the database is away")));

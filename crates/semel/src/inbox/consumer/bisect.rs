@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use super::desk::{Held, Tried};
 use super::handler::{Failed, FailedKind, Handler};
 use super::options::ConsumerOptions;
@@ -14,19 +16,37 @@ pub(super) async fn handle<H: Handler>(
     handler: Arc<H>,
     batch: Vec<Held>,
     options: &ConsumerOptions,
+    stopped: &watch::Receiver<bool>,
 ) -> Vec<(Receipt, Tried)> {
     let mut told = Vec::with_capacity(batch.len());
     let mut failed_lines = HashSet::new();
     // The next on top.
     let mut rest = vec![batch];
     while let Some(mut part) = rest.pop() {
+        // What is not tried now is tried another time.
+        if *stopped.borrow() {
+            break;
+        }
         part.retain(|held| !failed_lines.contains(&held.line()));
         if part.is_empty() {
             continue;
         }
-        let Err(error) = call(&handler, &part, options).await else {
-            told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
-            continue;
+        let error = match call(&handler, &part, options).await {
+            Called::Done => {
+                told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
+                continue;
+            }
+            Called::Failed(error) => error,
+            // Half of them, and the others not now: where everything hangs, each of them would take as long.
+            Called::TooLong(error) => {
+                rest.clear();
+                if part.len() > 1 {
+                    part.truncate(part.len() / 2);
+                    rest.push(part);
+                    continue;
+                }
+                error
+            }
         };
         // Nobody's fault: asking for each of them alone would only ask a database that is down more often.
         if part.len() > 1 && error.kind() != FailedKind::Later {
@@ -45,16 +65,25 @@ pub(super) async fn handle<H: Handler>(
     told
 }
 
+enum Called {
+    Done,
+    Failed(Failed),
+    TooLong(Failed),
+}
+
 /// One call, in a task of its own: what panics or hangs there fails, and nothing else.
-async fn call<H: Handler>(handler: &Arc<H>, part: &[Held], options: &ConsumerOptions) -> Result<(), Failed> {
+async fn call<H: Handler>(handler: &Arc<H>, part: &[Held], options: &ConsumerOptions) -> Called {
     let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
     let handler = Arc::clone(handler);
     let mut task = tokio::spawn(async move { handler.handle(&messages).await });
     let _abort = AbortOnDrop(task.abort_handle());
     match tokio::time::timeout(options.handle_timeout, &mut task).await {
-        Ok(Ok(handled)) => handled,
-        Ok(Err(broken)) => Err(Failed::new(format!("the handler broke off: {broken}"))),
-        Err(_) => Err(Failed::new(format!("the handler took longer than {:?}", options.handle_timeout))),
+        Ok(Ok(Ok(()))) => Called::Done,
+        Ok(Ok(Err(failed))) => Called::Failed(failed),
+        Ok(Err(broken)) => Called::Failed(Failed::new(format!("the handler broke off: {broken}"))),
+        Err(_) => {
+            Called::TooLong(Failed::new(format!("the handler took longer than {:?}", options.handle_timeout)))
+        }
     }
 }
 

@@ -67,10 +67,6 @@ struct Rest {
 }
 
 impl Desk {
-    pub(super) fn len(&self) -> usize {
-        self.held.len()
-    }
-
     pub(super) fn receipts(&self) -> Vec<Receipt> {
         self.held.values().map(|held| held.receipt).collect()
     }
@@ -161,8 +157,9 @@ impl Desk {
             return None;
         };
         let held = self.held.get_mut(self.by_receipt.get(&receipt)?)?;
-        held.tries += u32::from(counted && kind != FailedKind::Later);
-        let often = held.tries >= options.tries_max;
+        let counted = counted && kind != FailedKind::Later;
+        held.tries += u32::from(counted);
+        let often = counted && held.tries >= options.tries_max;
         self.rest(receipt, now, options);
         let bury = kind == FailedKind::Poison || often;
         Some(if bury { Verdict::Bury { error } } else { Verdict::Again })

@@ -24,7 +24,11 @@ use crate::tx::TxError;
 ///         let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
 ///         for at in marked.fresh() {
 ///             let note = sqlx::query("INSERT INTO note (text) VALUES ($1)").bind(messages[at].payload());
-///             note.execute(&mut *tx).await.map_err(Failed::new)?;
+///             note.execute(&mut *tx).await.map_err(|error| match error.as_database_error() {
+///                 // The server's word against these rows, or no word at all.
+///                 Some(_) => Failed::new(error),
+///                 None => Failed::later(error),
+///             })?;
 ///         }
 ///         marked.end_tx(&mut tx).await?;
 ///         // In doubt, it is later: the marks tell when they come again.
@@ -81,9 +85,14 @@ impl Failed {
     }
 }
 
+/// What marking ran into is never the message's fault; what the work said may be.
 impl<E: fmt::Display> From<TxError<E>> for Failed {
     fn from(error: TxError<E>) -> Self {
-        if error.may_retry() { Self::later(error) } else { Self::new(error) }
+        match error {
+            TxError::Work(error) => Self::new(error),
+            TxError::Value { .. } => Self::new(error),
+            other => Self::later(other),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::source::Identify;
 #[must_use]
 pub struct ConsumerOptions {
     pub(super) identify: Identify,
+    pub(super) source: Option<String>,
     pub(super) held_max: usize,
     pub(super) batch_max: usize,
     pub(super) concurrency: usize,
@@ -23,6 +24,7 @@ impl Default for ConsumerOptions {
     fn default() -> Self {
         Self {
             identify: Identify::default(),
+            source: None,
             held_max: 2_000,
             batch_max: 500,
             concurrency: 4,
@@ -39,6 +41,13 @@ impl ConsumerOptions {
     /// Where the id of a message is: [`Identify::ByEvent`] unless told otherwise.
     pub fn identify(mut self, identify: Identify) -> Self {
         self.identify = identify;
+        self
+    }
+
+    /// Names where messages come from: the topic, queue or stream unless told otherwise. The same name for a topic and for
+    /// the one its messages are moved to for retries, or a message that was moved is another one.
+    pub fn source(mut self, name: &str) -> Self {
+        self.source = Some(name.to_owned());
         self
     }
 
@@ -87,7 +96,8 @@ impl ConsumerOptions {
         self
     }
 
-    /// How long calls under way may take to end after a stop: twenty seconds unless told otherwise.
+    /// How long calls under way may take to end after a stop: twenty seconds unless told otherwise. Then they are dropped,
+    /// and their messages are given back.
     pub fn farewell(mut self, patience: Duration) -> Self {
         self.farewell = patience;
         self

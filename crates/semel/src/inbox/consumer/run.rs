@@ -23,7 +23,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Brings messages from a source to a handler until it is stopped.
 ///
 /// - A message is acknowledged when its handler has said `Ok`, and never before.
-/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it.
+/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it, as long as there
+///   is room for what waits behind it ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
 pub struct Consumer<S, H, D = Nowhere> {
     name: String,
@@ -33,9 +34,23 @@ pub struct Consumer<S, H, D = Nowhere> {
     options: ConsumerOptions,
     stop: watch::Sender<bool>,
     desk: Desk,
+    /// Messages that cannot be told from others.
+    nameless: Vec<Nameless>,
+    /// What the source has not been told yet.
+    untold: Vec<(Receipt, Settle)>,
+    /// When the source is to be kept.
+    keep_at: Instant,
     /// What has failed since anything was handled.
     suspects: HashSet<Receipt>,
     ended: Ended,
+}
+
+/// A message without an id, and when it is tried to be buried again.
+struct Nameless {
+    delivery: Delivery,
+    error: String,
+    due: Instant,
+    pause: Duration,
 }
 
 /// No place to bury messages: what cannot be handled is tried again for ever, and its key waits.
@@ -83,6 +98,9 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             options,
             stop,
             desk: Desk::default(),
+            nameless: Vec::new(),
+            untold: Vec::new(),
+            keep_at: Instant::now(),
             suspects: HashSet::new(),
             ended: Ended::default(),
         }
@@ -90,8 +108,34 @@ impl<S: Source, H: Handler> Consumer<S, H> {
 
     /// Buries there what cannot be handled.
     pub fn dead_letters<D: DeadLetters>(self, dead: D) -> Consumer<S, H, D> {
-        let Self { name, source, handler, options, stop, desk, suspects, ended, .. } = self;
-        Consumer { name, source, handler, dead, options, stop, desk, suspects, ended }
+        let Self {
+            name,
+            source,
+            handler,
+            options,
+            stop,
+            desk,
+            nameless,
+            untold,
+            keep_at,
+            suspects,
+            ended,
+            ..
+        } = self;
+        Consumer {
+            name,
+            source,
+            handler,
+            dead,
+            options,
+            stop,
+            desk,
+            nameless,
+            untold,
+            keep_at,
+            suspects,
+            ended,
+        }
     }
 }
 
@@ -111,14 +155,19 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let mut pause = self.options.pause.0;
         while !*stopped.borrow() {
             let turn = async {
+                self.tell().await?;
                 self.receive(&mut stopped).await?;
-                self.handle().await
+                self.bury_nameless().await;
+                self.handle(&stopped).await?;
+                self.tell().await
             };
             match turn.await {
                 Ok(()) => pause = self.options.pause.0,
                 Err(error) if error.may_retry() => {
                     tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
-                    let _ = tokio::time::timeout(pause, stopped.wait_for(|stopped| *stopped)).await;
+                    let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
+                    let held = self.held();
+                    let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await;
                     pause = (pause * 2).min(self.options.pause.1);
                 }
                 Err(error) => {
@@ -128,97 +177,164 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             }
         }
+        self.tell().await?;
         self.source.leave().await?;
         Ok(self.ended)
+    }
+
+    /// Everything that was received and not settled.
+    fn held(&self) -> Vec<Receipt> {
+        let mut held = self.desk.receipts();
+        held.extend(self.nameless.iter().map(|nameless| nameless.delivery.receipt));
+        held
+    }
+
+    /// Tells the source what became of messages, until it has heard it.
+    async fn tell(&mut self) -> Result<(), SourceError> {
+        self.give_up_lost();
+        if self.untold.is_empty() {
+            return Ok(());
+        }
+        self.untold.sort_by_key(|(receipt, _)| *receipt);
+        self.source.settle(&self.untold).await?;
+        self.untold.clear();
+        crash::point(crash::AFTER_ACK);
+        Ok(())
     }
 
     /// Takes in what there is room for. Waits only where there is nothing to be handled.
     async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), SourceError> {
         let now = Instant::now();
-        let room = self.options.held_max.saturating_sub(self.desk.len());
+        let held = self.held();
+        let room = self.options.held_max.saturating_sub(held.len());
         let idle = self.desk.ready(now, &self.options).is_empty();
-        let until_due = self.desk.due().map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
+        let due = self.desk.due().into_iter().chain(self.nameless.iter().map(|nameless| nameless.due)).min();
+        let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
         if room == 0 {
-            if idle {
-                let held = self.desk.receipts();
-                let rest = async { tokio::time::timeout(wait, stopped.wait_for(|stopped| *stopped)).await };
-                let _ = keeping(&mut self.source, &held, rest).await?;
-            }
+            let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
+            let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
         } else {
+            if now >= self.keep_at {
+                keep(&mut self.source, &mut self.keep_at, &held).await?;
+            }
+            let wait = wait.min(self.keep_at.saturating_duration_since(now));
             let received = tokio::select! {
                 received = self.source.receive(room, wait) => received?,
-                _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
+                () = asked_to_stop(stopped) => return Ok(()),
             };
             for delivery in received {
-                self.take_in(delivery).await?;
+                self.take_in(delivery);
             }
         }
-        self.give_up_lost().await
-    }
-
-    async fn give_up_lost(&mut self) -> Result<(), SourceError> {
-        let lost = self.source.lost();
-        if lost.is_empty() {
-            return Ok(());
-        }
-        let behind = self.desk.drop_lost(&lost);
-        let again: Vec<_> = behind.into_iter().map(|receipt| (receipt, Settle::Again)).collect();
-        if again.is_empty() { Ok(()) } else { self.source.settle(&again).await }
-    }
-
-    /// A message that cannot be told from others is not handled: it is buried, or stands in the way of nobody but itself.
-    async fn take_in(&mut self, delivery: Delivery) -> Result<(), SourceError> {
-        let receipt = delivery.receipt;
-        match self.options.identify.identify(&delivery) {
-            Ok(identity) => self.desk.add(receipt, Message::new(identity, delivery)),
-            Err(unnamed) => {
-                let error = unnamed.to_string();
-                tracing::warn!(%error, consumer = self.name, place = delivery.place, "a message without a name");
-                let buried = Buried { delivery: &delivery, id: None, error: &error, tries: 0 };
-                let settle = match self.dead.bury(&self.name, &buried).await {
-                    Ok(()) => {
-                        self.ended.buried += 1;
-                        Settle::Done
-                    }
-                    Err(_) => Settle::Again,
-                };
-                self.source.settle(&[(receipt, settle)]).await?;
-                if settle == Settle::Again {
-                    return Err(SourceError::later(error));
-                }
-            }
-        }
+        self.give_up_lost();
         Ok(())
     }
 
-    /// Handles what may be handled now, side by side, and settles it.
-    async fn handle(&mut self) -> Result<(), SourceError> {
+    /// What is not ours any more is forgotten, and what would overtake it is given back.
+    fn give_up_lost(&mut self) {
+        let lost = self.source.lost();
+        if lost.is_empty() {
+            return;
+        }
+        let behind = self.desk.drop_lost(&lost);
+        self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
+        self.untold.retain(|(receipt, _)| !lost.contains(receipt));
+        self.suspects.retain(|receipt| !lost.contains(receipt));
+        self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
+    }
+
+    /// A message that cannot be told from others is not handled, and stands in the way of nobody.
+    fn take_in(&mut self, delivery: Delivery) {
+        let source = self.options.source.as_deref().unwrap_or(&delivery.from);
+        match self.options.identify.identify_as(&delivery, source) {
+            Ok(identity) => self.desk.add(delivery.receipt, Message::new(identity, delivery)),
+            Err(unnamed) => {
+                let error = unnamed.to_string();
+                tracing::warn!(
+                    error,
+                    consumer = self.name,
+                    place = delivery.place,
+                    "a message without a name"
+                );
+                let (due, pause) = (Instant::now(), self.options.pause.0);
+                self.nameless.push(Nameless { delivery, error, due, pause });
+            }
+        }
+    }
+
+    async fn bury_nameless(&mut self) {
+        for mut nameless in std::mem::take(&mut self.nameless) {
+            if nameless.due <= Instant::now() {
+                let Nameless { delivery, error, .. } = &nameless;
+                let receipt = delivery.receipt;
+                if self.bury(&Buried { delivery, id: None, error, tries: 0 }).await {
+                    self.untold.push((receipt, Settle::Done));
+                    continue;
+                }
+                nameless.due = Instant::now() + nameless.pause;
+                nameless.pause = (nameless.pause * 2).min(self.options.pause.1);
+            }
+            self.nameless.push(nameless);
+        }
+    }
+
+    /// Whether it is kept.
+    async fn bury(&mut self, buried: &Buried<'_>) -> bool {
+        let held = self.held();
+        let limit = self.options.handle_timeout;
+        let bury = tokio::time::timeout(limit, self.dead.bury(&self.name, buried));
+        let kept = match keeping(&mut self.source, &mut self.keep_at, &held, bury).await {
+            Ok(Ok(kept)) => kept,
+            Ok(Err(_)) => Err(Failed::later(format!("burying took longer than {limit:?}"))),
+            Err(error) => Err(Failed::later(error)),
+        };
+        match kept {
+            Ok(()) => {
+                tracing::warn!(
+                    error = buried.error,
+                    consumer = self.name,
+                    id = buried.id,
+                    "a message was buried"
+                );
+                self.ended.buried += 1;
+            }
+            Err(ref not) => {
+                tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
+            }
+        }
+        kept.is_ok()
+    }
+
+    /// Handles what may be handled now, side by side.
+    async fn handle(&mut self, stopped: &watch::Receiver<bool>) -> Result<(), SourceError> {
         let batches = self.desk.ready(Instant::now(), &self.options);
         if batches.is_empty() {
             return Ok(());
         }
         let tried: Vec<Held> = batches.iter().flatten().cloned().collect();
-        let held = self.desk.receipts();
+        let held = self.held();
         let work = async {
-            let handler = &self.handler;
-            let calls =
-                batches.into_iter().map(|batch| bisect::handle(Arc::clone(handler), batch, &self.options));
+            let calls = batches
+                .into_iter()
+                .map(|batch| bisect::handle(Arc::clone(&self.handler), batch, &self.options, stopped));
             let mut calls: FuturesUnordered<_> = calls.collect();
             let mut told = Vec::with_capacity(tried.len());
-            while let Some(of_batch) = calls.next().await {
-                told.extend(of_batch);
+            let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
+            loop {
+                tokio::select! {
+                    of_batch = calls.next() => match of_batch {
+                        Some(of_batch) => told.extend(of_batch),
+                        None => return told,
+                    },
+                    // What is still under way is dropped, and its messages are given back.
+                    () = &mut farewell => return told,
+                }
             }
-            told
         };
-        let told = keeping(&mut self.source, &held, work).await?;
+        let told = keeping(&mut self.source, &mut self.keep_at, &held, work).await?;
         crash::point(crash::BEFORE_ACK);
-        let settled = self.fold(told, &tried).await;
-        self.give_up_lost().await?;
-        if !settled.is_empty() {
-            self.source.settle(&settled).await?;
-        }
-        crash::point(crash::AFTER_ACK);
+        self.fold(told, &tried).await;
         Ok(())
     }
 
@@ -233,13 +349,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         well || self.suspects.len() < self.options.suspects_max
     }
 
-    async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) -> Vec<(Receipt, Settle)> {
+    async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
         let counted = self.is_a_message_to_blame(&told);
-        let mut settled = Vec::with_capacity(told.len());
         for (receipt, became) in told {
             if became == Tried::Done {
                 self.ended.handled += 1;
-                settled.push((receipt, Settle::Done));
+                self.untold.push((receipt, Settle::Done));
             } else {
                 self.ended.failed += 1;
             }
@@ -252,40 +367,52 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 error: &error,
                 tries: held.tries.saturating_add(1),
             };
-            match self.dead.bury(&self.name, &buried).await {
-                Ok(()) => {
-                    tracing::warn!(error, consumer = self.name, id = buried.id, "a message was buried");
-                    self.ended.buried += 1;
-                    self.desk.buried(receipt);
-                    settled.push((receipt, Settle::Done));
-                }
-                Err(not) => {
-                    tracing::warn!(error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
-                }
+            if self.bury(&buried).await {
+                self.desk.buried(receipt);
+                self.suspects.remove(&receipt);
+                self.untold.push((receipt, Settle::Done));
             }
         }
-        settled.sort_unstable_by_key(|(receipt, _)| *receipt);
-        settled
     }
+}
+
+/// Ends when the time after a stop is over.
+async fn farewell(mut stopped: watch::Receiver<bool>, patience: Duration) {
+    asked_to_stop(&mut stopped).await;
+    tokio::time::sleep(patience).await;
+}
+
+async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
+    // The sender is the consumer's: it outlives the wait.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 /// Does something that takes long while the source is kept.
 async fn keeping<S: Source, T>(
     source: &mut S,
+    keep_at: &mut Instant,
     held: &[Receipt],
     work: impl Future<Output = T>,
 ) -> Result<T, SourceError> {
     let mut work = std::pin::pin!(work);
     loop {
+        let until = tokio::time::Instant::from_std(*keep_at);
         tokio::select! {
             biased;
             done = &mut work => return Ok(done),
-            () = tokio::time::sleep(source.keep_in()) => {}
+            () = tokio::time::sleep_until(until) => keep(source, keep_at, held).await?,
         }
-        match source.keep(held).await {
-            Ok(()) => {}
-            Err(error) if !error.may_retry() => return Err(error),
-            Err(error) => tracing::warn!(%error, "messages under way were not kept; trying again"),
+    }
+}
+
+/// Says that these are still held, and when that is to be said again.
+async fn keep<S: Source>(source: &mut S, keep_at: &mut Instant, held: &[Receipt]) -> Result<(), SourceError> {
+    *keep_at = Instant::now() + source.keep_in();
+    match source.keep(held).await {
+        Err(error) if error.may_retry() => {
+            tracing::warn!(%error, "messages under way were not kept; trying again");
+            Ok(())
         }
+        kept => kept,
     }
 }

@@ -16,7 +16,7 @@ CREATE TABLE semel_inbox_batch (
     messages int          NOT NULL,
     consumer varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     source   varchar(400) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
-    KEY semel_inbox_batch_of (consumer, batch)
+    KEY semel_inbox_batch_of (consumer, began_at)
 ) ENGINE = InnoDB;
 
 -- One row per message and consumer: the sixteen bytes are made of both.

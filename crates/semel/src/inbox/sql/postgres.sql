@@ -18,7 +18,7 @@ CREATE TABLE semel_inbox_batch (
     consumer text    COLLATE "C" NOT NULL,
     source   text    COLLATE "C" NOT NULL
 ) WITH (fillfactor = 80);
-CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, batch);
+CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, began_at);
 
 -- One row per message and consumer: the sixteen bytes are made of both. Only inserted, and deleted when the window is
 -- over.

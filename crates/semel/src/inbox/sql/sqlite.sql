@@ -18,7 +18,7 @@ CREATE TABLE semel_inbox_batch (
     consumer TEXT    NOT NULL,
     source   TEXT    NOT NULL
 ) STRICT;
-CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, batch);
+CREATE INDEX semel_inbox_batch_of ON semel_inbox_batch (consumer, began_at);
 
 -- One row per message and consumer: the sixteen bytes are made of both.
 CREATE TABLE semel_inbox (
