@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use semel::relay::poll::postgres::PostgresSource;
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
 use semel::relay::{Settled, Source, SourceError};
+use testkit::proxy::{Fault, Proxy};
 
 use crate::sink::TestSink;
 use crate::world::{Postgres, Running, drained, insert, quick};
@@ -164,5 +165,21 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
         step(&mut one).await;
         assert_eq!(ask(places).await, 1);
     }
+    world.end().await;
+}
+
+/// The connection stands still, and nobody ends it.
+#[tokio::test]
+async fn one_that_leaves_does_not_wait_for_ever() {
+    let Some(world) = Postgres::new().await else { return };
+    let proxy = Proxy::start(world.address()).unwrap();
+    let url = world.url().replace(&world.address(), &proxy.addr().to_string());
+    let outbox = PostgresOutbox::open(&format!("{url}&statement_timeout=100ms")).await.unwrap();
+    let (mut owner, mut standby) = (world.outbox().await.source(), outbox.source());
+    assert!(owner.take_all().await.unwrap() && !standby.take_all().await.unwrap());
+    proxy.set(Fault::Hang);
+    let left = tokio::time::timeout(Duration::from_secs(30), standby.leave()).await;
+    assert!(left.is_ok(), "it still waits");
+    proxy.cut();
     world.end().await;
 }

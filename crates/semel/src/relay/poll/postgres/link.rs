@@ -14,7 +14,6 @@ use super::{Outbox, unreadable};
 use crate::relay::poll::{LANES, known_version, no_outbox, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
-use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -46,8 +45,7 @@ impl Link {
     pub(in crate::relay) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
-            let set = session.client.batch_execute(QUICK).await;
-            set.map_err(|error| Trouble::from(error).not_applied())?;
+            session.batch(QUICK).await.map_err(|trouble| trouble.not_applied())?;
         }
         let now = Instant::now();
         let lineage = lineage(&session).await?;
@@ -211,7 +209,7 @@ impl Link {
     /// Gives up the lease.
     async fn unlist(&self) {
         let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
-        let _ = self.session.client.batch_execute(&gone).await;
+        let _ = self.session.batch(&gone).await;
     }
 
     /// Gives everything back.
