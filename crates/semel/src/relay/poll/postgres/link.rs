@@ -103,11 +103,23 @@ impl Link {
         Ok(())
     }
 
-    /// Renews the lease.
+    /// Whether lanes were ours that may be another's by now.
+    fn is_over(&self) -> bool {
+        !self.groups.is_empty() && Instant::now() >= self.ours_until
+    }
+
+    /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
+    /// it was about may have become another's before.
     pub(in crate::relay) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let asked = Instant::now();
         let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
         let rows = self.query(&outbox.statements.beat, &[&self.me.to_string(), &lease_ms]).await?;
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let row = rows.first().ok_or_else(|| unreadable("a beat brought no answer"))?;
         let store: Option<String> = get(row, 1)?;
         let found = Lineage::new(store.unwrap_or_default(), None);
