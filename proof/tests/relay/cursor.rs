@@ -89,6 +89,29 @@ async fn a_batch_ends_where_its_bytes_do_and_a_large_window_is_walked_through() 
     world.end().await;
 }
 
+/// Lanes at two places: those of a relay that has gone on, and one of a relay that died. The snapshot at which they meet
+/// was taken while somebody wrote a lot.
+#[tokio::test]
+async fn an_event_behind_much_that_was_under_way_at_the_meeting_place_is_published() {
+    let Some(world) = Postgres::new().await else { return };
+    let (bulk, client) = (world.connect().await, world.connect().await);
+    bulk.batch_execute(
+        "BEGIN; INSERT INTO semel_outbox (topic, type, key, payload)
+         SELECT 't', 'made', 'k' || n % 50, 'bulk' FROM generate_series(1, 10001) n",
+    )
+    .await
+    .unwrap();
+    client.batch_execute(&insert("behind", "behind")).await.unwrap();
+    let gone_on = "UPDATE semel_outbox_cursor SET low = pg_current_snapshot()
+                   WHERE lane <> abs(hashtext('behind') % 16)";
+    assert_eq!(client.execute(gone_on, &[]).await.unwrap(), 15);
+    bulk.batch_execute("COMMIT").await.unwrap();
+    let told = all_there_is(&world).await;
+    assert_eq!(told.iter().filter(|text| *text == "behind").count(), 1);
+    assert_eq!(told.len(), 10_002);
+    world.end().await;
+}
+
 #[tokio::test]
 async fn looking_writes_nothing() {
     let Some(world) = Postgres::new().await else { return };

@@ -78,6 +78,15 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
 }
 
 #[tokio::test]
+async fn a_lease_that_is_over_is_not_kept() {
+    let Some(world) = Maria::new().await else { return };
+    world.append(&[("a", "1"), ("a", "2")]).await;
+    let outbox = world.outbox.clone().batch_max(1, 1 << 20);
+    crate::ownership::kept_too_late(&mut outbox.source(), &mut outbox.source(), LEASE).await;
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_parked_key_waits_and_the_others_go_on() {
     let Some(world) = Maria::new().await else { return };
     let outbox = world.outbox.clone();

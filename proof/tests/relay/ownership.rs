@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use semel::relay::poll::postgres::PostgresSource;
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
 use semel::relay::{Settled, Source, SourceError};
+use testkit::proxy::{Fault, Proxy};
 
 use crate::sink::TestSink;
 use crate::world::{Postgres, Running, drained, insert, quick};
@@ -44,6 +45,56 @@ async fn an_owner_of_yesterday_moves_nothing() {
     let (word, left) = split(&world, None).await;
     assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
     assert_eq!(left, ["1"]);
+    world.end().await;
+}
+
+/// Gives what a relay may still do that kept nothing for longer than its lease, and wants to keep it now. Another has had
+/// everything meanwhile and has gone on.
+pub async fn kept_too_late(first: &mut impl Source, second: &mut impl Source, lease: Duration) {
+    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    tokio::time::sleep(lease * 2).await;
+    assert_eq!(drained(second).await.len(), 2);
+    let word = first.keep().await;
+    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    assert!(!first.holds());
+    // It begins afresh, and has nothing.
+    assert_eq!(drained(first).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_lease_that_is_over_is_not_kept() {
+    let Some(world) = Postgres::new().await else { return };
+    let client = world.connect().await;
+    for n in 0..2 {
+        client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
+    }
+    let outbox = world.options().lease(LEASE).batch_max(1, 1 << 20).open().await.unwrap();
+    kept_too_late(&mut outbox.source(), &mut outbox.source(), LEASE).await;
+    world.end().await;
+}
+
+/// The renewal is asked for in time and answered after it: nobody knows on which side of the end it came.
+#[tokio::test]
+async fn a_lease_that_is_renewed_after_its_end_is_not_believed() {
+    let Some(world) = Postgres::new().await else { return };
+    let (client, holder) = (world.connect().await, world.connect().await);
+    client.batch_execute(&insert("a", "0")).await.unwrap();
+    let lease = Duration::from_millis(1_500);
+    let outbox = world.options().lease(lease).open().await.unwrap();
+    let mut first = outbox.source();
+    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    let begun = std::time::Instant::now();
+    holder.batch_execute("BEGIN; LOCK TABLE semel_outbox_relay IN EXCLUSIVE MODE").await.unwrap();
+    // Late in the lease, so that the end of the next is far behind the end of this one.
+    tokio::time::sleep((lease * 5 / 8).saturating_sub(begun.elapsed())).await;
+    let (word, ()) = tokio::join!(first.keep(), async {
+        tokio::time::sleep((lease * 9 / 8).saturating_sub(begun.elapsed())).await;
+        let taken = "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = gen_random_uuid()";
+        client.batch_execute(taken).await.unwrap();
+        holder.batch_execute("COMMIT").await.unwrap();
+    });
+    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    assert!(!first.holds());
     world.end().await;
 }
 
@@ -164,5 +215,21 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
         step(&mut one).await;
         assert_eq!(ask(places).await, 1);
     }
+    world.end().await;
+}
+
+/// The connection stands still, and nobody ends it.
+#[tokio::test]
+async fn one_that_leaves_does_not_wait_for_ever() {
+    let Some(world) = Postgres::new().await else { return };
+    let proxy = Proxy::start(world.address()).unwrap();
+    let url = world.url().replace(&world.address(), &proxy.addr().to_string());
+    let outbox = PostgresOutbox::open(&format!("{url}&statement_timeout=100ms")).await.unwrap();
+    let (mut owner, mut standby) = (world.outbox().await.source(), outbox.source());
+    assert!(owner.take_all().await.unwrap() && !standby.take_all().await.unwrap());
+    proxy.set(Fault::Hang);
+    let left = tokio::time::timeout(Duration::from_secs(30), standby.leave()).await;
+    assert!(left.is_ok(), "it still waits");
+    proxy.cut();
     world.end().await;
 }

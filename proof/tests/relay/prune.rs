@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Pruned, Source};
 use tokio_postgres::Client;
 
@@ -75,6 +76,37 @@ async fn what_another_relay_has_not_published_stays_and_the_next_turn_need_not_b
     drained(&mut source).await;
     assert_eq!(pruned(&mut source, Duration::from_secs(3600)).await, 1);
     assert_eq!(count(&client).await, 0);
+    world.end().await;
+}
+
+/// A lock that is asked for holds up everybody who comes after. Where nothing is to be emptied none is asked for: not
+/// even one whom the server would refuse it notices.
+#[tokio::test]
+async fn a_table_that_is_not_to_be_emptied_is_not_locked() {
+    let Some(world) = Postgres::new().await else { return };
+    let (client, schema) = (world.connect().await, world.schema().to_owned());
+    let role = format!("{schema}_reader");
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role};
+             GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role};
+             GRANT SELECT ON semel_outbox_seq TO {role};
+             GRANT UPDATE ON semel_outbox_cursor TO {role}; GRANT UPDATE, DELETE ON semel_outbox_key TO {role};
+             GRANT INSERT, UPDATE, DELETE ON semel_outbox_relay TO {role}"
+        ))
+        .await
+        .unwrap();
+    let url = world.url().replace("postgres@", &format!("{role}@"));
+    let mut source = PostgresOutbox::open(&url).await.unwrap().source();
+    client.batch_execute(&insert("a", "1")).await.unwrap();
+    // Not published, then young.
+    assert_eq!(pruned(&mut source, Duration::ZERO).await, 0);
+    assert_eq!(drained(&mut source).await, ["1"]);
+    assert_eq!(pruned(&mut source, Duration::from_secs(3600)).await, 0);
+    let refused = source.prune(Duration::ZERO).await.unwrap_err();
+    assert!(refused.to_string().contains("may not use"), "{refused}");
+    source.leave().await.unwrap();
+    client.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.unwrap();
     world.end().await;
 }
 

@@ -179,6 +179,11 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             }
         };
         crash::point(crash::AFTER_BEGIN);
+        // It may have taken long. What was read of the source before is another's to go on with, and then the position
+        // may be too.
+        if !self.source.holds() {
+            return Ok(None);
+        }
         let reached = position.as_deref().map(read).transpose()?;
         match self.source.resume(reached.as_ref()).await {
             Ok(()) => Ok(Some(reached)),

@@ -5,6 +5,7 @@ mod chance;
 #[cfg(all(feature = "sinks", feature = "kill"))]
 mod kafka;
 mod lanes;
+mod late;
 mod misuse;
 mod outboxes;
 mod planted;

@@ -272,10 +272,6 @@ impl Source for MysqlSource {
 
     async fn keep(&mut self) -> Result<(), SourceError> {
         let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
-        // A lease that is over is not renewed: what it was about may be another's by now.
-        if !link.places.is_empty() && Instant::now() >= link.ours_until {
-            return Err(SourceError::Fenced);
-        }
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + self.outbox.lease / 10;
         link.beat().await

@@ -390,10 +390,6 @@ impl Source for PostgresSource {
     async fn keep(&mut self) -> Result<(), SourceError> {
         let outbox = self.outbox.clone();
         let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
-        // A lease that is over is not renewed: what it was about may be another's by now.
-        if !link.groups.is_empty() && Instant::now() >= link.ours_until {
-            return Err(SourceError::Fenced);
-        }
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + outbox.options.lease / 10;
         link.beat(&outbox).await

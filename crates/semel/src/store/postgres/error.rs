@@ -56,6 +56,11 @@ impl Trouble {
         self.state().is_some_and(|state| *state == SqlState::UNDEFINED_TABLE)
     }
 
+    /// Whether a lock was not to be had in time, or not without others giving way.
+    pub(crate) fn is_of_locks(&self) -> bool {
+        self.state().is_some_and(|state| matches!(state.code(), "55P03" | "40P01"))
+    }
+
     /// Whether the connection is of no use any more. The server ends it with errors of class 57P; without an
     /// SQLSTATE it was the network or the protocol.
     pub(crate) fn loses_connection(&self) -> bool {

@@ -124,8 +124,17 @@ impl Link {
         self.run(text).await.map(drop)
     }
 
-    /// Renews the lease.
+    /// Whether parts were ours that may be another's by now.
+    fn is_over(&self) -> bool {
+        !self.places.is_empty() && Instant::now() >= self.ours_until
+    }
+
+    /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
+    /// it was about may have become another's before.
     pub(super) async fn beat(&mut self) -> Result<(), SourceError> {
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let asked = Instant::now();
         let (me, lease) = (literal::text(&self.me), self.outbox.lease);
         let text = format!(
@@ -137,6 +146,9 @@ impl Link {
             ms = lease.as_millis()
         );
         let mut brought = self.run(text).await?.into_iter().skip(2);
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let others = brought.next().unwrap_or_default().rows;
         self.others = others.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
         let found: String = match brought.next().unwrap_or_default().rows.first() {

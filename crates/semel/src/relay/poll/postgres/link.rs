@@ -14,7 +14,6 @@ use super::{Outbox, unreadable};
 use crate::relay::poll::{LANES, known_version, no_outbox, share};
 use crate::relay::source::{Lineage, SourceError};
 use crate::store::postgres::connect::{Path, Session};
-use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -46,8 +45,7 @@ impl Link {
     pub(in crate::relay) async fn open(outbox: &Outbox, me: Uuid) -> Result<Self, SourceError> {
         let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
         if session.path == Path::Direct {
-            let set = session.client.batch_execute(QUICK).await;
-            set.map_err(|error| Trouble::from(error).not_applied())?;
+            session.batch(QUICK).await.map_err(|trouble| trouble.not_applied())?;
         }
         let now = Instant::now();
         let lineage = lineage(&session).await?;
@@ -105,11 +103,23 @@ impl Link {
         Ok(())
     }
 
-    /// Renews the lease.
+    /// Whether lanes were ours that may be another's by now.
+    fn is_over(&self) -> bool {
+        !self.groups.is_empty() && Instant::now() >= self.ours_until
+    }
+
+    /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
+    /// it was about may have become another's before.
     pub(in crate::relay) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let asked = Instant::now();
         let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
         let rows = self.query(&outbox.statements.beat, &[&self.me.to_string(), &lease_ms]).await?;
+        if self.is_over() {
+            return Err(SourceError::Fenced);
+        }
         let row = rows.first().ok_or_else(|| unreadable("a beat brought no answer"))?;
         let store: Option<String> = get(row, 1)?;
         let found = Lineage::new(store.unwrap_or_default(), None);
@@ -211,7 +221,7 @@ impl Link {
     /// Gives up the lease.
     async fn unlist(&self) {
         let gone = format!("DELETE FROM semel_outbox_relay WHERE id = '{}'", self.me);
-        let _ = self.session.client.batch_execute(&gone).await;
+        let _ = self.session.batch(&gone).await;
     }
 
     /// Gives everything back.

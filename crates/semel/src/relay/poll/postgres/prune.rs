@@ -8,7 +8,6 @@ use super::Outbox;
 use super::group::Group;
 use super::link::{Link, get};
 use crate::relay::source::{Lag, Pruned, SourceError};
-use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 
 /// Tables in the ring, and how many numbers each takes in its turn, as a power of two. As the schema has it.
@@ -78,13 +77,10 @@ impl Link {
         let text = include_str!("../sql/postgres_prune.sql")
             .replace("{part}", &part.to_string())
             .replace("{age_ms}", &age_ms.to_string());
-        match self.session.client.batch_execute(&text).await {
-            Ok(()) => Ok(()),
+        match self.session.batch(&text).await {
             // Somebody is writing there. Another time.
-            Err(error) if error.code().is_some_and(|state| matches!(state.code(), "55P03" | "40P01")) => {
-                Ok(())
-            }
-            Err(error) => Err(Trouble::from(error).explain().into()),
+            Err(trouble) if trouble.is_of_locks() => Ok(()),
+            answered => answered.map_err(|trouble| trouble.explain().into()),
         }
     }
 
