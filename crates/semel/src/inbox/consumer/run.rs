@@ -150,8 +150,14 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 received = self.source.receive(room, wait) => received?,
                 _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
             };
-            for delivery in received {
-                self.take_in(delivery).await?;
+            let mut received = received.into_iter();
+            while let Some(delivery) = received.next() {
+                if let Err(error) = self.take_in(delivery).await {
+                    // Not every source has a lease that brings back what nobody speaks of any more.
+                    let rest: Vec<_> = received.map(|rest| (rest.receipt, Settle::Again)).collect();
+                    self.source.settle(&rest).await?;
+                    return Err(error);
+                }
             }
         }
         self.give_up_lost().await
