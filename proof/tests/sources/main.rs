@@ -4,10 +4,10 @@
 //! `cargo test -p proof --features stores,sinks --test sources`. `SEMEL_ROUNDS` has more killed and more moved.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-mod broker;
 mod crash;
 mod laws;
 mod moved;
+mod outage;
 mod planted;
 mod scene;
 

@@ -10,7 +10,7 @@ async fn partitions_move_and_each_message_has_its_effect_once() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let Some(mut scene) = Scene::new(kafka.url()).await else { return };
     let stays = scene.worker("right", "-", None);
-    for round in 0..rounds(3) {
+    for round in 0..rounds(2) {
         scene.publish(400).await;
         let guest = scene.worker("right", "-", None);
         let so_far = scene.effects().await;

@@ -130,7 +130,7 @@ impl Scene {
             .create()
             .unwrap();
         let mut parts = TopicPartitionList::new();
-        (0..PARTITIONS).for_each(|part| drop(parts.add_partition(&self.topic, part)));
+        parts.add_partition_range(&self.topic, 0, PARTITIONS - 1);
         let committed = group.committed_offsets(parts, SOON).unwrap();
         let behind = committed.elements().into_iter().map(|part| {
             let (low, high) = group.fetch_watermarks(&self.topic, part.partition(), SOON).unwrap();

@@ -85,7 +85,10 @@ impl Source for KafkaSource {
         let reader = self.reader()?;
         let until = Instant::now() + wait;
         let polling = Arc::clone(&reader);
-        let taken = apart(move || polling.take_in(most, until)).await;
+        let wanted = Arc::new(());
+        let watched = Arc::downgrade(&wanted);
+        let taken = apart(move || polling.take_in(most, until, &watched)).await;
+        drop(wanted);
         let given = reader.held().give(most);
         if given.is_empty() { taken.map(|()| given) } else { Ok(given) }
     }

@@ -1,6 +1,6 @@
 //! The consumer of librdkafka's, and what it does to what is held. Everything here may block.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
@@ -37,12 +37,8 @@ impl ConsumerContext for Group {
                 parts_of(parts).into_iter().for_each(|part| held.assigned(part));
             }
             Rebalance::Revoke(parts) => self.give_up(consumer, &parts_of(parts)),
-            // Everything is unassigned then.
-            Rebalance::Error(error) => {
-                tracing::warn!(target: "semel::kafka", %error, "a rebalance failed");
-                let all = self.held().parts();
-                self.give_up(consumer, &all);
-            }
+            // Nothing was taken away; if something is, that is told by itself.
+            Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
         }
     }
 
@@ -123,12 +119,12 @@ impl Reader {
         *lock(&self.polled)
     }
 
-    /// Takes up to so many messages in, unless there are some already.
-    pub(super) fn take_in(&self, most: usize, until: Instant) -> Result<(), SourceError> {
+    /// Takes up to so many messages in. Waits for the first until then, or until nobody wants it any more.
+    pub(super) fn take_in(&self, most: usize, until: Instant, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         let lineage = self.lineage()?;
         let mut taken = 0;
-        while taken < most {
+        while taken < most && wanted.strong_count() > 0 {
             let left = until.saturating_duration_since(Instant::now());
             let has = self.held().has_waiting();
             let wait = if has { Duration::ZERO } else { left.min(POLL_MAX) };
@@ -196,10 +192,12 @@ impl Reader {
     /// Shows the group that we are there, and hears from it, while there is no room for messages.
     pub(super) fn keep(&self) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
+        // Before anything is polled that could not be held without it.
+        let lineage = self.lineage()?;
         let paused = self.consumer.assignment().map_err(SourceError::later)?;
         // Fetched messages stand before what the group has to say. Paused they are dropped, and fetched again.
-        self.consumer.pause(&paused).map_err(SourceError::later)?;
-        let served = self.serve();
+        let kept =
+            self.consumer.pause(&paused).map_err(SourceError::later).and_then(|()| self.serve(&lineage));
         let ours = self.held().parts();
         let mut still = TopicPartitionList::new();
         for element in paused.elements() {
@@ -211,16 +209,15 @@ impl Reader {
         }
         self.consumer.resume(&still).map_err(SourceError::later)?;
         self.commit_soon();
-        served
+        kept
     }
 
-    fn serve(&self) -> Result<(), SourceError> {
+    fn serve(&self, lineage: &str) -> Result<(), SourceError> {
         for _ in 0..SERVED_MAX {
             match self.poll(Duration::ZERO) {
                 // Of a partition that we just got.
                 Some(Ok((part, offset, delivery))) => {
-                    let lineage = self.lineage()?;
-                    self.held().came(part, offset, delivery(&lineage));
+                    self.held().came(part, offset, delivery(lineage));
                 }
                 Some(Err(error)) => self.judge(&error)?,
                 None => break,
