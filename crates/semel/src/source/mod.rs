@@ -10,6 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 mod identify;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod memory;
 
 pub use identify::Identify;

@@ -39,6 +39,7 @@ mod transaction;
 mod verdict;
 mod version;
 
+pub(crate) use options::client;
 pub use options::{Compression, KafkaOptions, MissingTopic};
 pub use transaction::KafkaTransactions;
 

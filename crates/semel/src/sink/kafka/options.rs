@@ -205,15 +205,7 @@ impl KafkaOptions {
 
     /// What every client is told, also those that only read.
     pub(super) fn client(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.bootstrap);
-        config.set("client.id", "semel");
-        // A broker that is back is noticed within a second.
-        config.set("reconnect.backoff.max.ms", "1000");
-        for (property, value) in &self.own {
-            config.set(property, value);
-        }
-        config
+        client(&self.bootstrap, &self.own)
     }
 
     pub(super) fn first_broker(&self) -> &str {
@@ -263,6 +255,19 @@ impl KafkaOptions {
         config.set("transaction.timeout.ms", self.transaction_timeout.as_millis().to_string());
         config
     }
+}
+
+/// What every client of a cluster is told, whoever it belongs to.
+pub(crate) fn client(bootstrap: &str, own: &[(String, String)]) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap);
+    config.set("client.id", "semel");
+    // A broker that is back is noticed within a second.
+    config.set("reconnect.backoff.max.ms", "1000");
+    for (property, value) in own {
+        config.set(property, value);
+    }
+    config
 }
 
 #[cfg(test)]
