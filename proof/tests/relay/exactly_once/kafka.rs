@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -28,6 +28,7 @@ struct Scene {
     world: Postgres,
     bootstrap: String,
     name: String,
+    lease_ms: u64,
     over: Arc<AtomicBool>,
     writers: Vec<JoinHandle<()>>,
 }
@@ -40,6 +41,7 @@ impl Scene {
             world,
             bootstrap: bootstrap.to_owned(),
             name: format!("{}_{nanos}", corner()),
+            lease_ms: LEASE_MS,
             over: Arc::default(),
             writers: Vec::new(),
         };
@@ -91,7 +93,7 @@ impl Scene {
     fn relay(&self, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_eos_worker"));
         command.args([&self.world.url(), &self.bootstrap, &self.name, &format!("{}_positions", self.name)]);
-        command.arg(LEASE_MS.to_string());
+        command.arg(self.lease_ms.to_string());
         let mut child = Child::spawn(command, crash_at).unwrap();
         assert_eq!(child.next_line(SOON).unwrap(), "working");
         child
@@ -209,47 +211,67 @@ async fn a_relay_killed_at_every_point_publishes_once() {
     scene.judge().await;
 }
 
-/// Stopped for longer than its lease where it is worst, replaced, and woken up.
+/// Waits until one of these has done a batch. Which one is not for the test to say: on a busy machine the one that works
+/// may itself be too late for its lease, and is then replaced as it should be.
+fn one_goes_on(relays: &mut [&mut Child]) {
+    let until = Instant::now() + SOON;
+    while Instant::now() < until {
+        for relay in relays.iter_mut() {
+            if relay.next_line(Duration::from_millis(20)).is_ok_and(|line| line == "done") {
+                return;
+            }
+        }
+    }
+    panic!("nobody goes on");
+}
+
+/// Stopped for longer than its lease where it is worst, replaced, and woken up. What it has published is for the judge.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     let Some(broker) = require(Service::Kafka) else { return };
     let Some(mut scene) = Scene::new(broker.url()).await else { return };
+    // Long enough for one that is not stopped.
+    scene.lease_ms = LEASE_MS * 4;
     scene.write().await;
     // Everything is written, the commit is next: the other's begin must end it.
     let mut zombie = scene.relay(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
     zombie.wait_for_point(SOON).unwrap();
     zombie.pause().unwrap();
     let mut other = scene.relay(None);
-    assert_eq!(other.next_line(SOON).unwrap(), "done");
+    one_goes_on(&mut [&mut other]);
     zombie.resume().unwrap();
     zombie.go().unwrap();
     // It is told by the broker and ends, or notices by its own clock and stands by.
-    assert_eq!(other.next_line(SOON).unwrap(), "done");
+    one_goes_on(&mut [&mut other, &mut zombie]);
     zombie.terminate().unwrap();
     let ended = zombie.wait(SOON).unwrap();
-    let done = ended.stdout.iter().filter(|line| *line == "done").count();
-    assert!(ended.status.success() && done <= 2, "{ended:?}");
+    let last = ended.stdout.last().unwrap();
+    assert!(ended.status.success() && (last == "fenced" || last.starts_with("stopped")), "{ended:?}");
+    other.kill().unwrap();
     // Stopped anywhere: it finds out by itself, or is told.
+    let mut second = scene.relay(None);
+    one_goes_on(&mut [&mut second]);
+    second.pause().unwrap();
     let mut third = scene.relay(None);
-    other.pause().unwrap();
-    assert_eq!(third.next_line(SOON).unwrap(), "done");
-    other.resume().unwrap();
+    one_goes_on(&mut [&mut third]);
+    second.resume().unwrap();
     for _ in 0..5 {
-        assert_eq!(third.next_line(SOON).unwrap(), "done");
+        one_goes_on(&mut [&mut third, &mut second]);
     }
-    // Stopped before it takes the sink, while another has it: what it begins then ends nobody's work for good.
     third.kill().unwrap();
-    let _ = other.kill();
+    second.kill().unwrap();
+    // Stopped before it takes the sink, while another has it: what it begins then ends nobody's work for good.
     let mut early = scene.relay(Some(BEFORE_BEGIN));
     early.wait_for_point(SOON).unwrap();
     let mut fourth = scene.relay(None);
-    assert_eq!(fourth.next_line(SOON).unwrap(), "done");
+    one_goes_on(&mut [&mut fourth]);
     early.go().unwrap();
     // It notices that its time is over before its begin has an effect, or ends the other's work. Either way one of the
     // two goes on, and when the other has left it is this one.
     fourth.terminate().unwrap();
-    assert!(fourth.wait(SOON).unwrap().status.success());
-    assert_eq!(early.next_line(SOON).unwrap(), "done");
+    let ended = fourth.wait(SOON).unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    one_goes_on(&mut [&mut early]);
     early.kill().unwrap();
     scene.finish().await;
     scene.judge().await;
