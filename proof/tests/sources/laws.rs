@@ -14,7 +14,8 @@ const WAIT: Duration = Duration::from_millis(200);
 fn open(scene: &Scene) -> KafkaSource {
     let options = KafkaSource::options(&scene.brokers, &scene.topic).topics(&[&scene.topic]);
     let shortest = Duration::from_secs(6);
-    options.session(shortest).max_poll_interval(shortest).open().unwrap()
+    let options = options.session(shortest).max_poll_interval(shortest);
+    options.set("heartbeat.interval.ms", "300").unwrap().open().unwrap()
 }
 
 async fn receive(source: &mut KafkaSource, count: usize) -> Vec<Delivery> {
@@ -111,9 +112,16 @@ async fn who_gives_up_a_partition_has_committed_what_is_done() {
     scene.publish(60).await;
     let mut first = open(&scene);
     let came = receive(&mut first, 80).await;
-    first.settle(&all(&came, Settle::Done)).await.unwrap();
-    // The second one gets partitions; of what is done nothing comes to it.
+    // The second one asks for partitions, and the first one does not hear of it yet.
     let mut second = open(&scene);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        assert!(second.receive(100, WAIT).await.unwrap().is_empty());
+    }
+    // One commit is under way, so the rest waits: for the moment in which partitions are given up.
+    let done = all(&came, Settle::Done);
+    first.settle(&done[..1]).await.unwrap();
+    first.settle(&done[1..]).await.unwrap();
     scene.publish(60).await;
     let until = Instant::now() + SOON;
     let (mut to_first, mut to_second) = (Vec::new(), Vec::new());
