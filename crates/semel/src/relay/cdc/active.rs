@@ -9,7 +9,7 @@ use super::aside::Aside;
 use super::broken::Broken;
 use super::connect::{System, connect};
 use super::lsn::Lsn;
-use super::options::{Cdc, Names, lost, wrong};
+use super::options::{Cdc, Names, Plant, lost, wrong};
 use super::place::Spot;
 use super::setup::{self, Making};
 use super::slot::{Decision, Known, Noted, decide};
@@ -28,6 +28,8 @@ use crate::store::postgres::statement::Sql;
 const WATCH_EVERY: Duration = Duration::from_secs(10);
 
 static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT, Type::INT8, Type::TEXT] };
+
+static NUMBER: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[] };
 
 static NOTE: Sql = Sql {
     text: include_str!("sql/note.sql"),
@@ -98,12 +100,14 @@ pub(super) struct Active {
     pub(super) written: Lsn,
     /// Written down, and so the server may be told.
     pub(super) acked: Lsn,
-    noted: Spot,
+    pub(super) noted: Spot,
     /// Done, in the stream: everything committed up to here, and this event.
     pub(super) whole: Lsn,
     pub(super) spot: Spot,
     /// Whoever the snapshot sees has committed before that place.
     pair: Option<(Snapshot, Lsn)>,
+    /// Whoever has committed before the slot begins, which is at that place, has a lower number.
+    before: Option<(Lsn, u64)>,
     pub(super) parked: bool,
     note_at: Instant,
     watch_at: Instant,
@@ -152,6 +156,7 @@ impl Active {
             whole: Lsn::default(),
             spot: Spot::default(),
             pair: None,
+            before: None,
             parked: known.parked,
             note_at: now,
             watch_at: now,
@@ -287,18 +292,55 @@ impl Active {
                 return Ok(Started::Lost(Broken::Server { state: "42704".into(), message }));
             }
         };
-        (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
         if self.table.routed.is_some() {
+            (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
             self.note(cdc, &Aside::default()).await?;
             self.stage = Stage::Starting;
             return Ok(Started::Yes);
         }
-        let high = snapshot(&known.now)?;
+        let Some(high) = self.outwaited(cdc, slot.confirmed, snapshot(&known.now)?).await? else {
+            return Ok(Started::NotYet);
+        };
+        self.before = None;
+        (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
         self.group_mut()?.window = Some(Window { high, after: 0, noted: None, walk: Walk::Unknown });
         self.note(cdc, &Aside::default()).await?;
         tracing::info!(slot = self.names.slot, "what the slot does not have comes from the table");
         self.stage = Stage::Table;
         Ok(Started::Yes)
+    }
+
+    /// A snapshot that sees whatever was committed before the slot begins. `None`: not yet.
+    ///
+    /// A commit is in the log before others see it: in between it is made durable, and a synchronous standby is waited
+    /// for. So one that the stream leaves out, because it is before the slot, may still be under way for a snapshot
+    /// that is taken when the slot is there. Whoever was under way then is waited for; whoever came later commits
+    /// behind the beginning of the slot.
+    async fn outwaited(
+        &mut self,
+        cdc: &Cdc,
+        confirmed: Lsn,
+        now: Snapshot,
+    ) -> Result<Option<Snapshot>, SourceError> {
+        if cdc.stream.plant == Some(Plant::AdoptAtOnce) {
+            return Ok(Some(now));
+        }
+        if let Some((_, barrier)) = self.before.filter(|(of, _)| *of == confirmed) {
+            return Ok(now.has_all_before(barrier).then_some(now));
+        }
+        // A number that is given out now is higher than that of whoever has committed before. A snapshot alone does not
+        // do: beyond the last that ended it does not say who is under way.
+        let rows = self.link.query(&NUMBER, &[]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("no number was given out"))?;
+        let barrier: String = get(row, 0)?;
+        let barrier = barrier.parse().map_err(|_| unreadable(&format!("{barrier:?} is no transaction")))?;
+        tracing::info!(
+            slot = self.names.slot,
+            barrier,
+            "the table is read as soon as the transactions that are under way have ended"
+        );
+        self.before = Some((confirmed, barrier));
+        Ok(None)
     }
 
     /// The table has nothing more that the stream has not.

@@ -51,6 +51,8 @@ pub enum Plant {
     AckUnconfirmed,
     /// A place is a commit's, whatever is in it.
     CommitOnly,
+    /// The table is read while transactions that may be before the slot are under way.
+    AdoptAtOnce,
 }
 
 /// Names of slot and publication.
