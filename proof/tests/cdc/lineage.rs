@@ -96,3 +96,26 @@ async fn a_server_that_was_set_back_while_it_was_read_stops_the_relay() {
     }
     assert!(told.as_ref().is_some_and(|told| told.contains("set back")), "{told:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_is_named_first_is_passed_over() {
+    if require(Service::Postgres).is_none() {
+        return;
+    }
+    let server = Cluster::new().unwrap();
+    let world = World::on(&server.url()).await;
+    let client = world.connect().await;
+    let standby = server.standby().unwrap();
+    let url = format!(
+        "postgres://postgres@{},{}/postgres?schema={}&target_session_attrs=read-write",
+        standby.addr(),
+        server.addr(),
+        world.name
+    );
+    let mut source = world.options_at(&url).open().await.unwrap().source();
+    for n in 0..3 {
+        client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
+        assert_eq!(drained(&mut source, 1).await, [n.to_string()]);
+    }
+    source.leave().await.unwrap();
+}

@@ -139,6 +139,7 @@ impl Active {
 
         let mut wire = connect(&outbox.connections).await?;
         let system = System::ask(&mut wire, outbox.connections.options.connect_timeout()).await?;
+        system.is_of(&link).await?;
         let known = Known::ask(&link, &names.slot).await?;
         let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
         link.beat_at = asked + (outbox.options.lease / 3).min(known.sender_timeout / 3);
@@ -433,7 +434,12 @@ impl Active {
     pub(super) async fn start(&mut self, cdc: &Cdc) -> Result<Started, SourceError> {
         let mut wire = match self.wire.take() {
             Some(wire) => wire,
-            None => connect(&cdc.outbox.connections).await?,
+            None => {
+                let mut wire = connect(&cdc.outbox.connections).await?;
+                let patience = cdc.outbox.connections.options.connect_timeout();
+                self.system.must_be(&System::ask(&mut wire, patience).await?.id)?;
+                wire
+            }
         };
         let command = setup::start(&self.names);
         match wire.start(&command).await {
