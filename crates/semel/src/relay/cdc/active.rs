@@ -108,6 +108,8 @@ pub(super) struct Active {
     pair: Option<(Snapshot, Lsn)>,
     /// Whoever has committed before the slot begins, which is at that place, has a lower number.
     before: Option<(Lsn, u64)>,
+    /// The slot is dropped: it held too much.
+    let_go: bool,
     pub(super) parked: bool,
     note_at: Instant,
     watch_at: Instant,
@@ -158,6 +160,7 @@ impl Active {
             spot: Spot::default(),
             pair: None,
             before: None,
+            let_go: false,
             parked: known.parked,
             note_at: now,
             watch_at: now,
@@ -351,7 +354,7 @@ impl Active {
             group.low = window.high;
         }
         self.note(cdc, &Aside::default()).await?;
-        self.stage = Stage::Starting;
+        self.stage = if self.let_go { Stage::LetGo } else { Stage::Starting };
         Ok(())
     }
 
@@ -475,7 +478,9 @@ impl Active {
     /// Looks how much the slot keeps the server from forgetting.
     async fn watch(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
         let stream = &cdc.stream;
-        if Instant::now() < self.watch_at || !matches!(self.stage, Stage::Stream(_)) {
+        let walks = matches!(self.stage, Stage::Table);
+        if Instant::now() < self.watch_at || self.let_go || !(walks || matches!(self.stage, Stage::Stream(_)))
+        {
             return Ok(());
         }
         self.watch_at = Instant::now() + WATCH_EVERY.min(cdc.outbox.options.lease);
@@ -496,7 +501,12 @@ impl Active {
                 held_bytes = held,
                 "the slot is let go; the table has it all"
             );
-            self.stage = Stage::LetGo;
+            self.let_go = true;
+            // A walk through the table needs no slot, and goes on to its end: begun again each time, it might never
+            // come there.
+            if !walks {
+                self.stage = Stage::LetGo;
+            }
             setup::drop_slot(&self.link, &self.names.slot).await?;
         }
         Ok(())
