@@ -445,7 +445,7 @@ impl Active {
             }
         };
         let command = setup::start(&self.names);
-        match wire.start(&command).await {
+        match wire.start(&command, cdc.outbox.connections.options.connect_timeout()).await {
             Ok(()) => {
                 let mut stream = Stream::new(wire, self.table.clone(), self.whole);
                 stream.tell(self.acked).await?;
