@@ -11,7 +11,7 @@ use super::connect::{System, connect};
 use super::lsn::Lsn;
 use super::options::{Cdc, Names, Plant, lost, wrong};
 use super::place::Spot;
-use super::setup::{self, Making};
+use super::setup::{self, Making, Whom};
 use super::slot::{Decision, Known, Noted, decide};
 use super::stream::Stream;
 use super::table::Table;
@@ -455,7 +455,7 @@ impl Active {
             Err(broken) if broken.is_taken() => {
                 // The lanes are ours, so whoever had them has been silent for a whole lease: what is left of it is
                 // a connection that nobody reads.
-                setup::free_slot(&self.link, &self.names.slot).await?;
+                setup::free_slot(&self.link, &self.names.slot, Whom::Readers).await?;
                 Ok(Started::NotYet)
             }
             Err(broken) if broken.is_lost() => Ok(Started::Lost(broken)),

@@ -156,8 +156,8 @@ fn state(trouble: &Trouble) -> &str {
 
 /// Drops the slot, and whoever still reads it.
 pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError> {
-    for _ in 0..50 {
-        free_slot(link, name).await?;
+    for tried in 0..50 {
+        free_slot(link, name, if tried < 25 { Whom::Readers } else { Whom::Anybody }).await?;
         let drop = format!(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{name}'"
         );
@@ -174,11 +174,22 @@ pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError
     Err(wrong(format!("the slot {name} does not become free")))
 }
 
-/// Ends the connection that reads the slot.
-pub(super) async fn free_slot(link: &Link, name: &str) -> Result<(), SourceError> {
+/// Whose use of the slot is ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Who reads it or makes it. A person who is just dropping it has it too, and is soon done.
+    Readers,
+    Anybody,
+}
+
+/// Ends the connection that has the slot.
+pub(super) async fn free_slot(link: &Link, name: &str, whom: Whom) -> Result<(), SourceError> {
+    let anybody = whom == Whom::Anybody;
     let end = format!(
-        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
-         WHERE slot_name = '{name}' AND active_pid IS NOT NULL"
+        "SELECT pg_terminate_backend(s.active_pid) FROM pg_replication_slots s \
+         LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid \
+         WHERE s.slot_name = '{name}' AND s.active_pid IS NOT NULL AND ({anybody} \
+             OR s.confirmed_flush_lsn IS NULL OR a.backend_type IS DISTINCT FROM 'client backend')"
     );
     match link.session.batch(&end).await {
         Ok(()) => Ok(()),
