@@ -2,6 +2,7 @@
 
 use semel::relay::cdc::CdcOutbox;
 use semel::relay::{Rebase, Source, SourceError};
+use testkit::services::{Cluster, Service, require};
 
 use crate::sink::TestSink;
 use crate::world::{Running, World, drained, insert, quick};
@@ -60,4 +61,61 @@ async fn a_promotion_is_followed_from_the_table_where_that_is_wanted() {
     let error = source.next().await.unwrap_err();
     assert!(matches!(error, SourceError::Lineage { .. }), "{error}");
     world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_set_back_while_it_was_read_stops_the_relay() {
+    if require(Service::Postgres).is_none() {
+        return;
+    }
+    let mut server = Cluster::new().unwrap();
+    let world = World::on(&server.url()).await;
+    let client = world.connect().await;
+    let mut older = server.backup().unwrap();
+    // Whichever of them runs.
+    let url =
+        format!("postgres://postgres@{},{}/postgres?schema={}", server.addr(), older.addr(), world.name);
+    let mut source = world.options_at(&url).open().await.unwrap().source();
+    for n in 0..3 {
+        client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
+        // The first from the table, and the others from the stream.
+        assert_eq!(drained(&mut source, 1).await, [n.to_string()]);
+    }
+    server.kill().unwrap();
+    older.start().unwrap();
+    let mut told = None;
+    for _ in 0..200 {
+        match source.next().await {
+            Err(error) if !error.may_retry() => {
+                told = Some(error.to_string());
+                break;
+            }
+            Ok(Some(batch)) => panic!("{:?}", batch.position),
+            _ => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+        }
+    }
+    assert!(told.as_ref().is_some_and(|told| told.contains("set back")), "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standby_that_is_named_first_is_passed_over() {
+    if require(Service::Postgres).is_none() {
+        return;
+    }
+    let server = Cluster::new().unwrap();
+    let world = World::on(&server.url()).await;
+    let client = world.connect().await;
+    let standby = server.standby().unwrap();
+    let url = format!(
+        "postgres://postgres@{},{}/postgres?schema={}&target_session_attrs=read-write",
+        standby.addr(),
+        server.addr(),
+        world.name
+    );
+    let mut source = world.options_at(&url).open().await.unwrap().source();
+    for n in 0..3 {
+        client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
+        assert_eq!(drained(&mut source, 1).await, [n.to_string()]);
+    }
+    source.leave().await.unwrap();
 }

@@ -136,6 +136,37 @@ async fn a_slot_that_holds_too_much_is_let_go_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_slot_that_holds_too_much_while_the_table_is_read_is_let_go_and_the_walk_goes_on() {
+    let Some(world) = World::new().await else { return };
+    let client = world.connect().await;
+    fill(&world, 0..4).await;
+    let options =
+        world.options().lease(Duration::from_millis(300)).held_bytes_max(1 << 20).batch_max(1, 1 << 20);
+    let mut source = options.open().await.unwrap().source();
+    drained(&mut source, 1).await;
+    // From the table, and the sink is down.
+    assert_eq!(batch(&mut source).await.events.len(), 1);
+    client
+        .batch_execute("CREATE TABLE foreign_work (t text); INSERT INTO foreign_work SELECT repeat('x', 500) FROM generate_series(1, 5000)")
+        .await
+        .unwrap();
+    let source = std::sync::Arc::new(tokio::sync::Mutex::new(source));
+    until("the slot is let go", async || {
+        source.lock().await.keep().await.unwrap();
+        world.slot("slot_name").await.is_none()
+    })
+    .await;
+    let mut source = source.lock().await;
+    fill(&world, 4..6).await;
+    source.done(&[Settled::Confirmed]).await.unwrap();
+    // Nothing again: the walk is not begun anew.
+    assert_eq!(drained(&mut *source, 4).await, ["2", "3", "4", "5"]);
+    source.leave().await.unwrap();
+    drop(source);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn polling_and_reading_the_log_go_on_where_the_other_was() {
     let Some(world) = World::new().await else { return };
     let sink = TestSink::default();

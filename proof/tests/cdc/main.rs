@@ -11,6 +11,7 @@ mod broker;
 mod sink;
 
 mod alone;
+mod beginning;
 mod chaos;
 mod check;
 mod crash;

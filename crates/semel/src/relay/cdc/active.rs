@@ -9,9 +9,9 @@ use super::aside::Aside;
 use super::broken::Broken;
 use super::connect::{System, connect};
 use super::lsn::Lsn;
-use super::options::{Cdc, Names, lost, wrong};
+use super::options::{Cdc, Names, Plant, lost, wrong};
 use super::place::Spot;
-use super::setup::{self, Making};
+use super::setup::{self, Making, Whom};
 use super::slot::{Decision, Known, Noted, decide};
 use super::stream::Stream;
 use super::table::Table;
@@ -28,6 +28,8 @@ use crate::store::postgres::statement::Sql;
 const WATCH_EVERY: Duration = Duration::from_secs(10);
 
 static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT, Type::INT8, Type::TEXT] };
+
+static NUMBER: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[] };
 
 static NOTE: Sql = Sql {
     text: include_str!("sql/note.sql"),
@@ -98,12 +100,16 @@ pub(super) struct Active {
     pub(super) written: Lsn,
     /// Written down, and so the server may be told.
     pub(super) acked: Lsn,
-    noted: Spot,
+    pub(super) noted: Spot,
     /// Done, in the stream: everything committed up to here, and this event.
     pub(super) whole: Lsn,
     pub(super) spot: Spot,
     /// Whoever the snapshot sees has committed before that place.
     pair: Option<(Snapshot, Lsn)>,
+    /// Whoever has committed before the slot begins, which is at that place, has a lower number.
+    before: Option<(Lsn, u64)>,
+    /// The slot is dropped: it held too much.
+    let_go: bool,
     pub(super) parked: bool,
     note_at: Instant,
     watch_at: Instant,
@@ -135,6 +141,7 @@ impl Active {
 
         let mut wire = connect(&outbox.connections).await?;
         let system = System::ask(&mut wire, outbox.connections.options.connect_timeout()).await?;
+        system.is_of(&link).await?;
         let known = Known::ask(&link, &names.slot).await?;
         let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
         link.beat_at = asked + (outbox.options.lease / 3).min(known.sender_timeout / 3);
@@ -152,6 +159,8 @@ impl Active {
             whole: Lsn::default(),
             spot: Spot::default(),
             pair: None,
+            before: None,
+            let_go: false,
             parked: known.parked,
             note_at: now,
             watch_at: now,
@@ -287,18 +296,55 @@ impl Active {
                 return Ok(Started::Lost(Broken::Server { state: "42704".into(), message }));
             }
         };
-        (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
         if self.table.routed.is_some() {
+            (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
             self.note(cdc, &Aside::default()).await?;
             self.stage = Stage::Starting;
             return Ok(Started::Yes);
         }
-        let high = snapshot(&known.now)?;
+        let Some(high) = self.outwaited(cdc, slot.confirmed, snapshot(&known.now)?).await? else {
+            return Ok(Started::NotYet);
+        };
+        self.before = None;
+        (self.acked, self.whole, self.spot) = (slot.confirmed, slot.confirmed, Spot::default());
         self.group_mut()?.window = Some(Window { high, after: 0, noted: None, walk: Walk::Unknown });
         self.note(cdc, &Aside::default()).await?;
         tracing::info!(slot = self.names.slot, "what the slot does not have comes from the table");
         self.stage = Stage::Table;
         Ok(Started::Yes)
+    }
+
+    /// A snapshot that sees whatever was committed before the slot begins. `None`: not yet.
+    ///
+    /// A commit is in the log before others see it: in between it is made durable, and a synchronous standby is waited
+    /// for. So one that the stream leaves out, because it is before the slot, may still be under way for a snapshot
+    /// that is taken when the slot is there. Whoever was under way then is waited for; whoever came later commits
+    /// behind the beginning of the slot.
+    async fn outwaited(
+        &mut self,
+        cdc: &Cdc,
+        confirmed: Lsn,
+        now: Snapshot,
+    ) -> Result<Option<Snapshot>, SourceError> {
+        if cdc.stream.plant == Some(Plant::AdoptAtOnce) {
+            return Ok(Some(now));
+        }
+        if let Some((_, barrier)) = self.before.filter(|(of, _)| *of == confirmed) {
+            return Ok(now.has_all_before(barrier).then_some(now));
+        }
+        // A number that is given out now is higher than that of whoever has committed before. A snapshot alone does not
+        // do: beyond the last that ended it does not say who is under way.
+        let rows = self.link.query(&NUMBER, &[]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("no number was given out"))?;
+        let barrier: String = get(row, 0)?;
+        let barrier = barrier.parse().map_err(|_| unreadable(&format!("{barrier:?} is no transaction")))?;
+        tracing::info!(
+            slot = self.names.slot,
+            barrier,
+            "the table is read as soon as the transactions that are under way have ended"
+        );
+        self.before = Some((confirmed, barrier));
+        Ok(None)
     }
 
     /// The table has nothing more that the stream has not.
@@ -308,7 +354,7 @@ impl Active {
             group.low = window.high;
         }
         self.note(cdc, &Aside::default()).await?;
-        self.stage = Stage::Starting;
+        self.stage = if self.let_go { Stage::LetGo } else { Stage::Starting };
         Ok(())
     }
 
@@ -391,10 +437,15 @@ impl Active {
     pub(super) async fn start(&mut self, cdc: &Cdc) -> Result<Started, SourceError> {
         let mut wire = match self.wire.take() {
             Some(wire) => wire,
-            None => connect(&cdc.outbox.connections).await?,
+            None => {
+                let mut wire = connect(&cdc.outbox.connections).await?;
+                let patience = cdc.outbox.connections.options.connect_timeout();
+                self.system.must_be(&System::ask(&mut wire, patience).await?.id)?;
+                wire
+            }
         };
         let command = setup::start(&self.names);
-        match wire.start(&command).await {
+        match wire.start(&command, cdc.outbox.connections.options.connect_timeout()).await {
             Ok(()) => {
                 let mut stream = Stream::new(wire, self.table.clone(), self.whole);
                 stream.tell(self.acked).await?;
@@ -404,7 +455,7 @@ impl Active {
             Err(broken) if broken.is_taken() => {
                 // The lanes are ours, so whoever had them has been silent for a whole lease: what is left of it is
                 // a connection that nobody reads.
-                setup::free_slot(&self.link, &self.names.slot).await?;
+                setup::free_slot(&self.link, &self.names.slot, Whom::Readers).await?;
                 Ok(Started::NotYet)
             }
             Err(broken) if broken.is_lost() => Ok(Started::Lost(broken)),
@@ -427,7 +478,9 @@ impl Active {
     /// Looks how much the slot keeps the server from forgetting.
     async fn watch(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
         let stream = &cdc.stream;
-        if Instant::now() < self.watch_at || !matches!(self.stage, Stage::Stream(_)) {
+        let walks = matches!(self.stage, Stage::Table);
+        if Instant::now() < self.watch_at || self.let_go || !(walks || matches!(self.stage, Stage::Stream(_)))
+        {
             return Ok(());
         }
         self.watch_at = Instant::now() + WATCH_EVERY.min(cdc.outbox.options.lease);
@@ -448,7 +501,12 @@ impl Active {
                 held_bytes = held,
                 "the slot is let go; the table has it all"
             );
-            self.stage = Stage::LetGo;
+            self.let_go = true;
+            // A walk through the table needs no slot, and goes on to its end: begun again each time, it might never
+            // come there.
+            if !walks {
+                self.stage = Stage::LetGo;
+            }
             setup::drop_slot(&self.link, &self.names.slot).await?;
         }
         Ok(())

@@ -92,6 +92,7 @@ impl Broken {
                     "53400" => {
                         (ErrorKind::Misconfigured, "raise max_replication_slots, or drop one nobody uses")
                     }
+                    "25006" => (ErrorKind::Unavailable, "name the primary in the URL, too"),
                     "55000" => (ErrorKind::Misconfigured, "set wal_level = logical, and restart the server"),
                     "42710" | "42602" => (ErrorKind::Misconfigured, "check slot and publication"),
                     _ => (ErrorKind::Unavailable, "look into its log"),

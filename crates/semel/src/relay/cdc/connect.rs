@@ -14,7 +14,9 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 use super::broken::Broken;
 use super::pgoutput::Input;
 use super::wire::{Frame, Wire};
+use crate::relay::poll::postgres::link::Link;
 use crate::store::postgres::connect::{Connections, Duplex};
+use crate::store::postgres::statement::Sql;
 
 /// Texts as we read them, and a stream that no time limit of the role's ends.
 const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeout=0 -c lock_timeout=0 \
@@ -29,19 +31,32 @@ pub(super) async fn connect(connections: &Connections) -> Result<Wire, Broken> {
     }
 }
 
-/// The first host that answers.
+/// The first host that takes writes, as it is for SQL: only there is a slot of ours. After a promotion the standby may be
+/// named before the primary.
 async fn any(connections: &Connections) -> Result<Wire, Broken> {
     let config = connections.options.config();
     let mut last = Broken::Refused("the URL names no host".into());
     let ports = config.get_ports();
     for (at, host) in config.get_hosts().iter().enumerate() {
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
-        match one(connections, config, host, port).await {
+        match primary(connections, config, host, port).await {
             Ok(wire) => return Ok(wire),
             Err(broken) => last = broken,
         }
     }
     Err(last)
+}
+
+async fn primary(connections: &Connections, config: &Config, host: &Host, port: u16) -> Result<Wire, Broken> {
+    let mut wire = one(connections, config, host, port).await?;
+    let rows = wire.command("SELECT pg_is_in_recovery()").await?;
+    match rows.first().and_then(|row| row.first()) {
+        Some(Some(standby)) if standby == "f" => Ok(wire),
+        _ => {
+            let message = "the server is a standby".to_owned();
+            Err(Broken::Server { state: "25006".into(), message })
+        }
+    }
 }
 
 async fn one(connections: &Connections, config: &Config, host: &Host, port: u16) -> Result<Wire, Broken> {
@@ -170,5 +185,23 @@ impl System {
             (Some(id), Some(timeline)) => Ok(Self { id, timeline }),
             _ => Err(Broken::Nonsense("the server does not say who it is".into())),
         }
+    }
+
+    /// Whether the connection for SQL is to the same: of several hosts another may have answered.
+    pub(super) async fn is_of(&self, link: &Link) -> Result<(), Broken> {
+        static WHO: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
+        // Where that may not be asked it is not known.
+        match link.query(&WHO, &[]).await.ok().and_then(|rows| rows.first()?.try_get::<_, String>(0).ok()) {
+            Some(id) => self.must_be(&id),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn must_be(&self, id: &str) -> Result<(), Broken> {
+        if self.id == id {
+            return Ok(());
+        }
+        let message = format!("one connection is to the cluster {}, another to {id}", self.id);
+        Err(Broken::Server { state: "25006".into(), message })
     }
 }

@@ -72,7 +72,7 @@ pub struct CdcSource {
     /// How far the sink has come, where it keeps that.
     reached: Option<(Lineage, Place, Vec<Uuid>)>,
     /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
-    carried: Option<(System, Spot)>,
+    carried: Option<Done>,
     /// Not before then it is tried again to become active.
     again_at: Instant,
     due_at: Instant,
@@ -90,6 +90,43 @@ enum Origin {
     Stream { whole: Lsn, spot: Spot, made_at: Vec<Option<String>> },
     Table { seq: i64 },
     Parked(Box<Retry>),
+}
+
+/// How far we have come on a connection.
+struct Done {
+    system: System,
+    spot: Spot,
+    /// As much of it is written down.
+    noted: Spot,
+}
+
+/// What becomes of it on the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Carried {
+    On(Spot),
+    /// There is nothing, or it is of another server.
+    Nothing,
+    /// The log ends before it.
+    SetBack(Lsn),
+    /// The log has come as far, and what was written down was not: it need not be the same log.
+    Forgotten,
+}
+
+/// A server that was set back (its disk was) has the same name and timeline, and gives the same places in the log to
+/// other commits: whoever goes on behind the old place leaves them out.
+fn carried(done: Option<&Done>, system: &System, noted: Spot, written: Lsn) -> Carried {
+    match done {
+        Some(done) if done.system == *system => {
+            if done.spot.commit > written {
+                Carried::SetBack(done.spot.commit)
+            } else if done.noted > noted {
+                Carried::Forgotten
+            } else {
+                Carried::On(done.spot)
+            }
+        }
+        _ => Carried::Nothing,
+    }
 }
 
 impl CdcSource {
@@ -158,12 +195,7 @@ impl CdcSource {
                 return Ok(false);
             };
             self.replace = false;
-            if let Some((system, spot)) = &self.carried
-                && *system == active.system
-                && matches!(active.stage, Stage::Starting)
-            {
-                active.spot = active.spot.max(*spot);
-            }
+            self.carry(&mut active)?;
             self.active = Some(active);
             self.check_reached()?;
         }
@@ -177,6 +209,32 @@ impl CdcSource {
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// What was done before the connection broke, and is not written down, is done still: in the same stream.
+    fn carry(&mut self, active: &mut Active) -> Result<(), SourceError> {
+        let streams = matches!(active.stage, Stage::Starting);
+        match carried(self.carried.as_ref(), &active.system, active.noted, active.written) {
+            Carried::SetBack(commit) => {
+                return Err(options::lost(format!(
+                    "events up to {commit} of the log are published, and the log ends at {}: the server was set back \
+                     to an older state; find out, then say where to go on with `semel outbox rebase`",
+                    active.written
+                )));
+            }
+            Carried::On(spot) if streams => {
+                active.spot = active.spot.max(spot);
+                return Ok(());
+            }
+            Carried::Forgotten if streams => tracing::warn!(
+                slot = active.names.slot,
+                "what was written down is not there any more; going on from what is, with repetitions"
+            ),
+            // A new stream: what was done says nothing of it.
+            _ => {}
+        }
+        self.carried = None;
+        Ok(())
     }
 
     /// A position of another log says nothing about this one. Nor does one that this log has not come to yet: then it
@@ -433,8 +491,14 @@ impl CdcSource {
                 if !aside.is_empty() {
                     active.note(&cdc, &aside).await?;
                 }
-                self.carried = Some((active.system.clone(), active.spot));
+                let done = |active: &Active| Done {
+                    system: active.system.clone(),
+                    spot: active.spot,
+                    noted: active.noted,
+                };
+                self.carried = Some(done(active));
                 active.note_if_due(&cdc).await?;
+                self.carried = Some(done(active));
             }
             Origin::Table { seq } => {
                 let aside = Aside::of(&batch.events, &[], settled);
@@ -549,5 +613,32 @@ impl Source for CdcSource {
             Some(active) if !self.unsure && active.link.session.is_open() => active.leave(&self.cdc).await,
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_is_not_carried_to_a_server_that_was_set_back() {
+        let system = |id: &str| System { id: id.into(), timeline: "1".into() };
+        let spot = |commit| Spot { commit: Lsn(commit), index: 1 };
+        let done = Done { system: system("71"), spot: spot(100), noted: spot(80) };
+        let cases = [
+            ("71", 80, 100, Carried::On(spot(100))),
+            // Written down after all: the answer was lost.
+            ("71", 100, 120, Carried::On(spot(100))),
+            ("71", 60, 70, Carried::SetBack(Lsn(100))),
+            ("71", 80, 90, Carried::SetBack(Lsn(100))),
+            // Set back, and by now as far again.
+            ("71", 60, 120, Carried::Forgotten),
+            ("72", 60, 70, Carried::Nothing),
+        ];
+        for (id, noted, written, expected) in cases {
+            let found = carried(Some(&done), &system(id), spot(noted), Lsn(written));
+            assert_eq!(found, expected, "{id} {noted} {written}");
+        }
+        assert_eq!(carried(None, &system("71"), spot(0), Lsn(0)), Carried::Nothing);
     }
 }

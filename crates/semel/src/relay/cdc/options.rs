@@ -51,6 +51,8 @@ pub enum Plant {
     AckUnconfirmed,
     /// A place is a commit's, whatever is in it.
     CommitOnly,
+    /// The table is read while transactions that may be before the slot are under way.
+    AdoptAtOnce,
 }
 
 /// Names of slot and publication.
@@ -130,7 +132,8 @@ impl CdcOutboxOptions {
         self
     }
 
-    /// When a key that was parked because the sink failed is tried again, at first: 30 s unless told otherwise.
+    /// When a key that was parked because the sink failed is tried again, at first: 1 s unless told otherwise, then
+    /// twice as late each time, up to a minute. One that was refused waits for a person.
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.options.retry = pause.clamp(Duration::from_millis(1), Duration::from_secs(3_600));
         self

@@ -75,15 +75,11 @@ pub(super) async fn publication(
             table.schema, table.name
         ))),
         None if create => {
-            let made = link.session.client.batch_execute(&create_publication(names, table)).await;
-            match made {
+            match link.session.batch(&create_publication(names, table)).await {
+                Ok(()) => Ok(()),
                 // Somebody else has just made it.
-                Err(error)
-                    if !error.code().is_some_and(|state| matches!(state.code(), "42710" | "23505")) =>
-                {
-                    Err(Trouble::from(error).explain().into())
-                }
-                _ => Ok(()),
+                Err(trouble) if matches!(state(&trouble), "42710" | "23505") => Ok(()),
+                Err(trouble) => Err(trouble.explain().into()),
             }
         }
         None => Err(wrong(format!(
@@ -132,7 +128,7 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, S
         let made = session.client.batch_execute(&create).await;
         match made {
             Err(error) if error.code().is_some_and(|state| state.code() == "42710") => {}
-            Err(error) => return Err(refused(error)),
+            Err(error) => return Err(refused(Trouble::from(error))),
             Ok(()) => {}
         }
         session.close().await;
@@ -140,48 +136,66 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, S
     })))
 }
 
-fn refused(error: tokio_postgres::Error) -> SourceError {
-    let said = |error: &tokio_postgres::error::DbError| super::broken::Broken::Server {
-        state: error.code().code().to_owned(),
-        message: error.message().to_owned(),
-    };
-    match error.as_db_error().map(said) {
-        Some(broken) => broken.into(),
-        None => Trouble::from(error).explain().into(),
+fn refused(trouble: Trouble) -> SourceError {
+    if let Trouble::Postgres(error) = &trouble
+        && let Some(said) = error.as_db_error()
+    {
+        let (state, message) = (said.code().code().to_owned(), said.message().to_owned());
+        return super::broken::Broken::Server { state, message }.into();
+    }
+    trouble.explain().into()
+}
+
+/// The server's name for it.
+fn state(trouble: &Trouble) -> &str {
+    match trouble {
+        Trouble::Postgres(error) => error.code().map_or("", |state| state.code()),
+        _ => "",
     }
 }
 
 /// Drops the slot, and whoever still reads it.
 pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError> {
-    for _ in 0..50 {
-        free_slot(link, name).await?;
+    for tried in 0..50 {
+        free_slot(link, name, if tried < 25 { Whom::Readers } else { Whom::Anybody }).await?;
         let drop = format!(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{name}'"
         );
-        match link.session.client.batch_execute(&drop).await {
+        match link.session.batch(&drop).await {
             Ok(()) => return Ok(()),
             // Still in use: who was told to end takes a moment.
-            Err(error) if error.code().is_some_and(|state| state.code() == "55006") => {
+            Err(trouble) if state(&trouble) == "55006" => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            Err(error) if error.code().is_some_and(|state| state.code() == "42704") => return Ok(()),
-            Err(error) => return Err(refused(error)),
+            Err(trouble) if state(&trouble) == "42704" => return Ok(()),
+            Err(trouble) => return Err(refused(trouble)),
         }
     }
     Err(wrong(format!("the slot {name} does not become free")))
 }
 
-/// Ends the connection that reads the slot.
-pub(super) async fn free_slot(link: &Link, name: &str) -> Result<(), SourceError> {
+/// Whose use of the slot is ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whom {
+    /// Who reads it or makes it. A person who is just dropping it has it too, and is soon done.
+    Readers,
+    Anybody,
+}
+
+/// Ends the connection that has the slot.
+pub(super) async fn free_slot(link: &Link, name: &str, whom: Whom) -> Result<(), SourceError> {
+    let anybody = whom == Whom::Anybody;
     let end = format!(
-        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
-         WHERE slot_name = '{name}' AND active_pid IS NOT NULL"
+        "SELECT pg_terminate_backend(s.active_pid) FROM pg_replication_slots s \
+         LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid \
+         WHERE s.slot_name = '{name}' AND s.active_pid IS NOT NULL AND ({anybody} \
+             OR s.confirmed_flush_lsn IS NULL OR a.backend_type IS DISTINCT FROM 'client backend')"
     );
-    match link.session.client.batch_execute(&end).await {
+    match link.session.batch(&end).await {
         Ok(()) => Ok(()),
         // Not ours to end: the server does by itself after wal_sender_timeout.
-        Err(error) if error.code().is_some_and(|state| state.code() == "42501") => Ok(()),
-        Err(error) => Err(Trouble::from(error).explain().into()),
+        Err(trouble) if state(&trouble) == "42501" => Ok(()),
+        Err(trouble) => Err(trouble.explain().into()),
     }
 }
 

@@ -103,10 +103,13 @@ impl Wire {
     }
 
     /// Begins to stream.
-    pub(super) async fn start(&mut self, text: &str) -> Result<(), Broken> {
+    pub(super) async fn start(&mut self, text: &str, patience: Duration) -> Result<(), Broken> {
         self.put(|output| frontend::query(text, output))?;
-        self.flush().await?;
-        match self.receive().await? {
+        let answered = async {
+            self.flush().await?;
+            self.receive().await
+        };
+        match tokio::time::timeout(patience, answered).await.map_err(|_| Broken::Late(patience))?? {
             // Copying in both directions.
             Frame { tag: b'W', .. } => Ok(()),
             Frame { tag, .. } => {
@@ -218,6 +221,14 @@ mod tests {
         assert_eq!((second.tag, second.body.len()), (b'c', 0));
         drop(sent.await.unwrap());
         assert!(matches!(wire.receive().await, Err(Broken::Io(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_never_answers_is_not_waited_for_without_end() {
+        let (ours, _theirs) = tokio::io::duplex(1 << 10);
+        let mut wire = Wire::new(Box::new(ours));
+        let patience = Duration::from_secs(5);
+        assert!(matches!(wire.start("START_REPLICATION", patience).await, Err(Broken::Late(_))));
     }
 
     #[test]

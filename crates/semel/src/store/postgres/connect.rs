@@ -246,10 +246,12 @@ impl Session {
         .await
     }
 
-    async fn bounded(
-        &self,
-        work: impl Future<Output = Result<Vec<Row>, Trouble>>,
-    ) -> Result<Vec<Row>, Trouble> {
+    /// Carries out statements as they are written, within a bound.
+    pub(crate) async fn batch(&self, text: &str) -> Result<(), Trouble> {
+        self.bounded(async { Ok(self.client.batch_execute(text).await?) }).await
+    }
+
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
         let late = |_| {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
             Trouble::TimedOut(message)

@@ -41,6 +41,11 @@ impl Snapshot {
     pub(in crate::relay) fn sees(&self, xid: u64) -> bool {
         xid < self.xmin || (xid < self.xmax && self.under_way.binary_search(&xid).is_err())
     }
+
+    /// Whether all with lower numbers had ended.
+    pub(in crate::relay) fn has_all_before(&self, xid: u64) -> bool {
+        self.xmin >= xid
+    }
 }
 
 impl fmt::Display for Snapshot {
@@ -69,5 +74,13 @@ mod tests {
         let snapshot = Snapshot::read("5:9:5,7").unwrap();
         let seen: Vec<u64> = (3..11).filter(|xid| snapshot.sees(*xid)).collect();
         assert_eq!(seen, [3, 4, 6, 8]);
+    }
+
+    #[test]
+    fn who_came_later_is_not_waited_for() {
+        let snapshot = Snapshot::read("5:9:5,7").unwrap();
+        assert!(snapshot.has_all_before(4) && snapshot.has_all_before(5) && !snapshot.has_all_before(6));
+        // The ninth may be under way, and is not in the list.
+        assert!(!Snapshot::read("9:9:").unwrap().has_all_before(10));
     }
 }
