@@ -8,6 +8,8 @@ use semel::relay::{Batch, Lag, Pruned, Settled, Source, SourceError};
 use semel::sink::{Guarantee, Published, Sink};
 use tokio::sync::mpsc;
 
+const GATHERS: Duration = Duration::from_millis(100);
+
 /// Confirms at once and publishes afterwards.
 pub struct ConfirmedEarly {
     guarantee: Guarantee,
@@ -21,6 +23,8 @@ impl ConfirmedEarly {
         let guarantee = sink.guarantee();
         tokio::spawn(async move {
             while let Some(events) = waiting.recv().await {
+                // As one that gathers for a while. Sent at once, it would often be there before the source is done.
+                tokio::time::sleep(GATHERS).await;
                 let _ = sink.publish(&events).await;
             }
         });
