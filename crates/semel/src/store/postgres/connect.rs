@@ -214,12 +214,6 @@ impl Session {
         self.bounded(self.send(sql, values)).await
     }
 
-    /// Carries out statements without values, in one trip, within a bound.
-    pub(crate) async fn batch(&self, text: &str) -> Result<(), Trouble> {
-        let work = async { Ok(self.client.batch_execute(text).await.map(|()| Vec::new())?) };
-        self.bounded(work).await.map(drop)
-    }
-
     /// As [`query`](Self::query), in a transaction of its own that begins with `settings`, still in one trip. What else is to be had behind
     /// a pooler, where a setting lasts as long as a transaction. Cancelled, the transaction may stay open: the session is
     /// to be dropped then.
