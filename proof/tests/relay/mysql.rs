@@ -64,6 +64,9 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
     assert_eq!(first.next().await.unwrap().unwrap().position, batch.position);
     tokio::time::sleep(LEASE * 2).await;
     assert!(!first.holds());
+    // And what is over is not renewed.
+    let kept = first.keep().await;
+    assert!(matches!(kept, Err(SourceError::Fenced)) && !first.holds(), "{kept:?}");
     let again = second.next().await.unwrap().unwrap();
     assert_eq!(again.position, batch.position);
     assert_eq!(again.events[0].event.id(), batch.events[0].event.id());

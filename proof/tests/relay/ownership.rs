@@ -28,6 +28,9 @@ async fn split(world: &Postgres, edit: Option<fn(&str) -> String>) -> (Result<()
     assert!(first.holds());
     tokio::time::sleep(LEASE * 2).await;
     assert!(!first.holds());
+    // And what is over is not renewed.
+    let kept = first.keep().await;
+    assert!(matches!(kept, Err(SourceError::Fenced)) && !first.holds(), "{kept:?}");
     // The second repeats what the first had begun, then writes down the next and is about to send it.
     assert_eq!(second.next().await.unwrap().unwrap().events.len(), 1);
     second.done(&[Settled::Confirmed]).await.unwrap();
