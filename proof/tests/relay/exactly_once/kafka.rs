@@ -277,6 +277,10 @@ async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     scene.judge().await;
 }
 
+/// A broker that is killed (-9) in the middle of a transaction sometimes comes back with that transaction open in the
+/// position topic and unknown to its coordinator. The relay then waits, says so, and publishes nothing until somebody
+/// ends it with Kafka's own tool (docs/outbox.md). `relay_chaos` kills the broker under exactly once, too.
+#[ignore = "Kafka may come back from a kill with a hanging transaction, for which a relay waits; see docs/outbox.md"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_is_killed_and_comes_back_has_everything_once() {
     let Some(mut broker) = alone(Service::Kafka) else { return };
