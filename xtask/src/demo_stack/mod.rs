@@ -1,7 +1,7 @@
 //! `cargo xtask demo-stack`: everything from a careless client to a consumer, and what was counted on the way.
 //!
 //! ```text
-//!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ relay ─▶ Kafka ─▶ Kafka's console consumer
+//!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ semel relay ─▶ Kafka ─▶ Kafka's console consumer
 //! ```
 //!
 //! Nothing here asks semel what it did: payments and events are counted by plain SQL, arrivals by Kafka's own consumer.
@@ -25,7 +25,7 @@ const RUN_SECONDS_MAX: u64 = 240;
 
 /// Payments through the gateway, their events to Kafka, and a table of what was counted.
 ///
-/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it and a relay behind it; sends payments
+/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it and `semel relay` behind it; sends payments
 /// and refunds, many of them several times and some cut off before the answer; reads the events with Kafka's own console
 /// consumer. Ends everything it started. Exits with 1 when an event is missing, comes twice, or tells of nothing.
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     payments: u32,
     /// How the relay reads the outbox.
-    #[arg(long, value_enum, default_value_t = Mode::Poll)]
+    #[arg(long, value_enum, default_value_t = Mode::Cdc)]
     mode: Mode,
     /// Stay when all is counted, with the addresses, until Ctrl-C.
     #[arg(long)]

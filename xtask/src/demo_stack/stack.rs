@@ -32,21 +32,7 @@ pub(super) struct Stack {
 
 /// Builds what is started.
 pub(super) fn build() -> Result<(), String> {
-    let builds: [&[&str]; 2] = [
-        &["build", "--quiet", "--package", "payments", "--package", "semel-cli"],
-        &[
-            "build",
-            "--quiet",
-            "--package",
-            "proof",
-            "--no-default-features",
-            "--features",
-            "relay",
-            "--bin",
-            "relay_process",
-        ],
-    ];
-    builds.into_iter().try_for_each(crate::prove::cargo_plain)
+    crate::prove::cargo_plain(&["build", "--quiet", "--package", "payments", "--package", "semel-cli"])
 }
 
 impl Stack {
@@ -106,9 +92,19 @@ impl Stack {
         let gateway = self.run("gateway", gateway, "listening on ")?;
         self.gateway = Some(gateway.parse().map_err(|_| format!("no address: {gateway:?}"))?);
 
-        let mut relay = program("relay_process")?;
-        relay.args(["--from", &store, "--to", &format!("kafka://{}", self.kafka), "--mode", mode.name()]);
-        relay.args(["--slot", &self.schema]);
+        let mut relay = program("semel")?;
+        relay.args([
+            "relay",
+            "--from",
+            &store,
+            "--to",
+            &format!("kafka://{}", self.kafka),
+            "--mode",
+            mode.name(),
+        ]);
+        if mode == Mode::Cdc {
+            relay.args(["--slot", &self.schema, "--publication", &self.schema]);
+        }
         self.run("relay", relay, "relaying").map(drop)
     }
 
