@@ -177,9 +177,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             }
         }
-        self.tell().await?;
+        // What it does not hear now comes again; the rest is given back all the same.
+        let told = self.tell().await;
         self.source.leave().await?;
-        Ok(self.ended)
+        told.map(|()| self.ended)
     }
 
     /// Everything that was received and not settled.
