@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::Message;
+use rdkafka::producer::Producer;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Relay, RelayOptions, Source};
 use semel::sink::kafka::KafkaSink;
@@ -34,13 +35,17 @@ pub(super) async fn measure(
     table: &mut Table,
 ) -> Result<(), Failed> {
     let events = PER_S * 4 * size as u64;
-    let bare = bare(broker, events).await?;
+    let bare = bare(broker, events).await.map_err(of("a bare producer"))?;
     tell("a bare producer, from the send", bare, events, table);
-    let polling = polling(place, broker, events).await?;
+    let polling = polling(place, broker, events).await.map_err(of("polling"))?;
     tell("polling", polling, events, table);
-    let log = log(place, broker, events).await?;
+    let log = log(place, broker, events).await.map_err(of("CDC"))?;
     tell("CDC", log, events, table);
     Ok(())
+}
+
+fn of(what: &str) -> impl FnOnce(Failed) -> Failed {
+    move |error| format!("{what}: {error}").into()
 }
 
 /// What came, and over how long it was sent.
@@ -71,7 +76,10 @@ async fn bare(broker: &Broker, events: u64) -> Result<Seen, Failed> {
             writer.stamp(n);
             floor::send(&producer, n, &payload(n))?;
         }
-        Ok::<_, Failed>(begin.elapsed())
+        let sending = begin.elapsed();
+        // Dropped at once, it would take the last ones with it.
+        producer.flush(TAIL)?;
+        Ok::<_, Failed>(sending)
     });
     let sending = sending.await??;
     Ok(Seen { times: reader.join().await?, sending })
@@ -201,7 +209,13 @@ impl Reader {
         self.gone.store(true, Ordering::Relaxed);
         let left = self.thread.join().map_err(|_| "the consumer panicked")??;
         if left > 0 {
-            return Err(format!("{left} events did not come within {TAIL:?} after the last commit").into());
+            let came = self.clock.came.iter().enumerate();
+            let missing = came.filter(|(_, came)| came.load(Ordering::Relaxed) == 0).map(|(n, _)| n);
+            let first: Vec<usize> = missing.take(20).collect();
+            return Err(format!(
+                "{left} events did not come within {TAIL:?} after the last commit; the first of them: {first:?}"
+            )
+            .into());
         }
         let mut times = Times::default();
         let all = self.clock.committed.iter().zip(&self.clock.came);
