@@ -36,6 +36,7 @@ mod options;
 mod position;
 mod probe;
 mod transaction;
+mod turns;
 mod verdict;
 mod version;
 

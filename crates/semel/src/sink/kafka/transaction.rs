@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 
 use super::line::{Batch, Line, Report, Ticket, record};
 use super::options::KafkaOptions;
+use super::turns::Turns;
 use super::verdict::{self, Verdict};
 use super::{position, version};
 use crate::crash;
@@ -32,7 +33,8 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(2);
 /// Publishes to Kafka exactly once, for readers with `isolation.level=read_committed`.
 ///
 /// One relay at a time: [`begin`](ExactlyOnce::begin) takes over from whoever had the transactional id. Events for
-/// several topics in one call become visible together.
+/// several topics in one call become visible together. There are two producers that take turns: the second has the
+/// transactional id with `.2` behind it, and may have to be allowed too.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), semel::sink::SinkError> {
@@ -46,7 +48,8 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(2);
 pub struct KafkaTransactions {
     options: Arc<KafkaOptions>,
     id: Arc<str>,
-    line: Option<Arc<Line>>,
+    /// `None` until it is begun, and when nobody knows what became of a transaction.
+    turns: Option<Turns>,
     /// One piece of work at a time, also when its caller has gone away.
     turn: Arc<Mutex<()>>,
     version: Option<u16>,
@@ -59,11 +62,11 @@ impl KafkaTransactions {
             return Err(SinkError::not_published("the transactional id must not be empty"));
         }
         // Tried once, so that a mistake in the configuration is told here.
-        drop(Line::open(&options.transactional(id))?);
+        drop(Turns::open(&options, id)?);
         Ok(Self {
             options: Arc::new(options),
             id: id.into(),
-            line: None,
+            turns: None,
             turn: Arc::default(),
             version: None,
             broken_by: Vec::new(),
@@ -80,22 +83,22 @@ impl KafkaTransactions {
     /// again is told apart by the boolean.
     async fn transact(&mut self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), SinkError> {
         // Taken out: should the caller leave, nobody knows what became of the transaction, and it has to begin again.
-        let Some(line) = self.line.take() else { return Err(not_begun()) };
+        let Some(turns) = self.turns.take() else { return Err(not_begun()) };
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
         let work = tokio::task::spawn_blocking(move || {
-            let done =
-                Transaction { line: &line, options: &options, id: &id }.run(&events, position.as_deref());
+            let done = Transaction { line: turns.now(), options: &options, id: &id }
+                .run(&events, position.as_deref());
             drop(turn);
-            (line, done)
+            (turns, done)
         });
-        let (line, done) =
+        let (turns, done) =
             work.await.map_err(|error| in_doubt(format!("the transaction broke off: {error}")))?;
         match done {
-            Ok(()) => self.line = Some(line),
+            Ok(()) => self.turns = Some(turns.pass()),
             Err(Failed { usable: true, error, .. }) => {
-                self.line = Some(line);
+                self.turns = Some(turns.pass());
                 return Err(error);
             }
             Err(Failed { error, .. }) => return Err(error),
@@ -155,26 +158,28 @@ fn answer(event: &Event, error: &SinkError) -> Published {
 
 impl ExactlyOnce for KafkaTransactions {
     async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
-        self.line = None;
+        self.turns = None;
         let turn = Arc::clone(&self.turn).lock_owned().await;
         position::ensure(&self.options).await?;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let work = tokio::task::spawn_blocking(move || {
             let until = Instant::now() + options.timeout;
-            let line = Line::open(&options.transactional(&id))?;
-            fence(&line, &id, until)?;
+            let turns = Turns::open(&options, &id)?;
+            for line in turns.both() {
+                fence(line, &id, until)?;
+            }
             let position = position::read(&options, &id, until)?;
             let version = version::ask(options.first_broker());
             drop(turn);
-            Ok((line, position, version))
+            Ok((turns, position, version))
         });
-        let (line, position, version) =
+        let (turns, position, version) =
             work.await.map_err(|error| in_doubt(format!("beginning broke off: {error}")))??;
         self.version = version;
         if let Some(0..=1) = version {
             tracing::warn!(target: "semel::kafka", ?version, "the broker does not have transaction version 2 (KIP-890)");
         }
-        self.line = Some(Arc::new(line));
+        self.turns = Some(turns);
         Ok(position)
     }
 
