@@ -60,6 +60,19 @@ pub const BEFORE_ACK: &str = "before_ack";
 /// The broker has been told.
 pub const AFTER_ACK: &str = "after_ack";
 
+/// A pipeline has messages; nothing is made of them.
+pub const BEFORE_TRANSFORM: &str = "before_transform";
+/// A pipeline knows its outputs; no transaction has begun.
+pub const AFTER_TRANSFORM: &str = "after_transform";
+/// The outputs are on their way in a transaction that does not have the offsets.
+pub const BEFORE_OFFSETS: &str = "before_offsets";
+/// The transaction has the offsets; it is not committed.
+pub const AFTER_OFFSETS: &str = "after_offsets";
+
+/// All points of a pipeline, in the order of the flow.
+pub const IN_PIPELINE: [&str; 6] =
+    [BEFORE_TRANSFORM, AFTER_TRANSFORM, BEFORE_OFFSETS, AFTER_OFFSETS, BEFORE_SINK_COMMIT, AFTER_SINK_COMMIT];
+
 /// All points of a message that is handled in a transaction, in the order of the flow.
 pub const IN_INBOX: [&str; 5] = [BEFORE_MARK, AFTER_MARK, AFTER_HANDLED, BEFORE_COMMIT, AFTER_COMMIT];
 

@@ -17,6 +17,8 @@ pub mod consumer;
 mod handle;
 mod identity;
 mod mark;
+#[cfg(feature = "kafka")]
+pub mod pipeline;
 mod prune;
 #[cfg(feature = "webhook-receiver")]
 pub mod webhook;

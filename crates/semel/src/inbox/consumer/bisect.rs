@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::call::{Called, call};
 use super::desk::{Held, Tried};
-use super::handler::{Failed, FailedKind, Handler};
+use super::handler::{FailedKind, Handler};
 use super::options::ConsumerOptions;
 use crate::source::Receipt;
 
@@ -31,8 +32,13 @@ pub(super) async fn handle<H: Handler>(
         if part.is_empty() {
             continue;
         }
-        let error = match call(&handler, &part, options).await {
-            Called::Done => {
+        let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
+        let work = {
+            let handler = Arc::clone(&handler);
+            async move { handler.handle(&messages).await }
+        };
+        let error = match call("the handler", work, options.handle_timeout).await {
+            Called::Done(()) => {
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
                 continue;
             }
@@ -63,34 +69,4 @@ pub(super) async fn handle<H: Handler>(
         }
     }
     told
-}
-
-enum Called {
-    Done,
-    Failed(Failed),
-    TooLong(Failed),
-}
-
-/// One call, in a task of its own: what panics or hangs there fails, and nothing else.
-async fn call<H: Handler>(handler: &Arc<H>, part: &[Held], options: &ConsumerOptions) -> Called {
-    let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
-    let handler = Arc::clone(handler);
-    let mut task = tokio::spawn(async move { handler.handle(&messages).await });
-    let _abort = AbortOnDrop(task.abort_handle());
-    match tokio::time::timeout(options.handle_timeout, &mut task).await {
-        Ok(Ok(Ok(()))) => Called::Done,
-        Ok(Ok(Err(failed))) => Called::Failed(failed),
-        Ok(Err(broken)) => Called::Failed(Failed::new(format!("the handler broke off: {broken}"))),
-        Err(_) => {
-            Called::TooLong(Failed::new(format!("the handler took longer than {:?}", options.handle_timeout)))
-        }
-    }
-}
-
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

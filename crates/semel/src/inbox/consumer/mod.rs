@@ -5,6 +5,7 @@
 //! ```
 
 mod bisect;
+pub(super) mod call;
 mod desk;
 mod handler;
 mod message;

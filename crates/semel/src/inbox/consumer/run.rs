@@ -65,7 +65,7 @@ impl DeadLetters for Nowhere {
 
 /// Stops a consumer in order: what is being handled ends and is settled, and the rest is given back.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<bool>);
+pub struct Stop(pub(in crate::inbox) watch::Sender<bool>);
 
 impl Stop {
     /// Asks for the end. See [`ConsumerOptions::farewell`].

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders, ToBytes};
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
 use rdkafka::{ClientConfig, client::Client};
 use tokio::sync::Notify;
@@ -15,13 +15,14 @@ use crate::outbox::Event;
 use crate::sink::SinkError;
 use crate::sink::headers::{self, Style};
 
-pub(super) type Record<'a> = BaseRecord<'a, str, [u8], Box<Ticket>>;
+/// A record whose key is text, or bytes.
+pub(crate) type Record<'a, K = str> = BaseRecord<'a, K, [u8], Box<Ticket>>;
 
 /// A producer. Dropped, it is wound up on a thread of its own: that takes librdkafka half a second.
-pub(super) struct Line(Option<ThreadedProducer<Reporter>>);
+pub(crate) struct Line(Option<ThreadedProducer<Reporter>>);
 
 impl Line {
-    pub(super) fn open(config: &ClientConfig) -> Result<Self, SinkError> {
+    pub(crate) fn open(config: &ClientConfig) -> Result<Self, SinkError> {
         match ThreadedProducer::from_config_and_context(config, Reporter) {
             Ok(producer) => Ok(Self(Some(producer))),
             Err(error) => {
@@ -31,12 +32,15 @@ impl Line {
     }
 
     /// The producer; `None` only while it is dropped.
-    pub(super) fn producer(&self) -> Option<&ThreadedProducer<Reporter>> {
+    pub(crate) fn producer(&self) -> Option<&ThreadedProducer<Reporter>> {
         self.0.as_ref()
     }
 
     /// Queues a record, or hands it back with the reason.
-    pub(super) fn send<'a>(&self, record: Record<'a>) -> Result<(), (Code, Record<'a>)> {
+    pub(super) fn send<'a, K: ToBytes + ?Sized>(
+        &self,
+        record: Record<'a, K>,
+    ) -> Result<(), (Code, Record<'a, K>)> {
         let Some(producer) = &self.0 else { return Err((Code::Unknown, record)) };
         producer
             .send(record)
@@ -87,7 +91,7 @@ pub(super) fn record<'a>(event: &'a Event, style: &Style, batch: &Arc<Batch>, pl
 }
 
 /// What a batch of records waits for.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     reports: Mutex<Reports>,
     complete: Notify,
     /// The same for who may block.
@@ -100,10 +104,10 @@ struct Reports {
 }
 
 /// What librdkafka said of one record: the broker has it, or not and why.
-pub(super) type Report = Result<(), Code>;
+pub(crate) type Report = Result<(), Code>;
 
 impl Batch {
-    pub(super) fn of(len: usize) -> Arc<Self> {
+    pub(crate) fn of(len: usize) -> Arc<Self> {
         let reports = Mutex::new(Reports { left: len, of: vec![None; len] });
         Arc::new(Self { reports, complete: Notify::new(), over: Condvar::new() })
     }
@@ -133,31 +137,31 @@ impl Batch {
 
     /// Blocks until every record has been reported, or until then. librdkafka's own flush would look for the reports that
     /// the producer's thread has taken away, a tenth of a second at a time.
-    pub(super) fn wait(&self, until: Instant) -> bool {
+    pub(crate) fn wait(&self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.over.wait_timeout_while(self.lock(), left, |reports| reports.left > 0);
         waited.unwrap_or_else(PoisonError::into_inner).0.left == 0
     }
 
     /// The reports so far.
-    pub(super) fn reports(&self) -> Vec<Option<Report>> {
+    pub(crate) fn reports(&self) -> Vec<Option<Report>> {
         self.lock().of.clone()
     }
 }
 
 /// Travels through librdkafka with its record.
-pub(super) struct Ticket {
+pub(crate) struct Ticket {
     batch: Arc<Batch>,
     place: usize,
 }
 
 impl Ticket {
-    pub(super) fn new(batch: &Arc<Batch>, place: usize) -> Self {
+    pub(crate) fn new(batch: &Arc<Batch>, place: usize) -> Self {
         Self { batch: Arc::clone(batch), place }
     }
 }
 
-pub(super) struct Reporter;
+pub(crate) struct Reporter;
 
 impl ClientContext for Reporter {
     fn log(&self, level: RDKafkaLogLevel, fac: &str, text: &str) {

@@ -31,13 +31,14 @@ use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 mod greeted;
-mod line;
+pub(crate) mod line;
 mod options;
 mod position;
 mod probe;
+pub(crate) mod steps;
 mod transaction;
-mod turns;
-mod verdict;
+pub(crate) mod turns;
+pub(crate) mod verdict;
 mod version;
 
 pub(crate) use options::client;
@@ -269,6 +270,6 @@ fn is_turned_away(code: Code) -> bool {
 }
 
 /// librdkafka remembers for minutes that a topic is not there; a new producer asks again.
-fn is_unknown_topic(code: Code) -> bool {
+pub(crate) fn is_unknown_topic(code: Code) -> bool {
     matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition)
 }

@@ -76,9 +76,9 @@ pub struct KafkaOptions {
     batch_bytes: usize,
     message_bytes: usize,
     queue_bytes: usize,
-    pub(super) missing: MissingTopic,
+    pub(crate) missing: MissingTopic,
     pub(super) style: Style,
-    pub(super) timeout: Duration,
+    pub(crate) timeout: Duration,
     pub(super) positions: String,
     transaction_timeout: Duration,
 }
@@ -248,7 +248,7 @@ impl KafkaOptions {
         config
     }
 
-    pub(super) fn transactional(&self, id: &str) -> ClientConfig {
+    pub(crate) fn transactional(&self, id: &str) -> ClientConfig {
         let mut config = self.producer();
         config.set("transactional.id", id);
         config.set("max.in.flight.requests.per.connection", "5");

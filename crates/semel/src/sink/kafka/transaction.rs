@@ -10,25 +10,20 @@
 //! published again.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::producer::{BaseRecord, Producer};
+use rdkafka::error::RDKafkaErrorCode as Code;
+use rdkafka::producer::BaseRecord;
 use tokio::sync::Mutex;
 
-use super::line::{Batch, Line, Report, Ticket, record};
+use super::line::{Batch, Report, Ticket, record};
 use super::options::KafkaOptions;
+use super::steps::{Failed, Steps, in_doubt, not_begun};
 use super::turns::Turns;
 use super::verdict::{self, Verdict};
 use super::{position, version};
-use crate::crash;
 use crate::outbox::Event;
 use crate::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
-
-/// How long an abort may take beyond the call's own time.
-const ABORT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a full queue is left to drain before it is tried again.
-const QUEUE_PAUSE: Duration = Duration::from_millis(2);
 
 /// Publishes to Kafka exactly once, for readers with `isolation.level=read_committed`.
 ///
@@ -88,7 +83,7 @@ impl KafkaTransactions {
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
         let work = tokio::task::spawn_blocking(move || {
-            let done = Transaction { line: turns.now(), options: &options, id: &id }
+            let done = Transaction { steps: Steps { line: turns.now(), id: &id }, options: &options }
                 .run(&events, position.as_deref());
             drop(turn);
             (turns, done)
@@ -166,7 +161,7 @@ impl ExactlyOnce for KafkaTransactions {
             let until = Instant::now() + options.timeout;
             let turns = Turns::open(&options, &id)?;
             for line in turns.both() {
-                fence(line, &id, until)?;
+                Steps { line, id: &id }.fence(until)?;
             }
             let position = position::read(&options, &id, until)?;
             let version = version::ask(options.first_broker());
@@ -188,42 +183,9 @@ impl ExactlyOnce for KafkaTransactions {
     }
 }
 
-fn fence(line: &Line, id: &str, until: Instant) -> Result<(), SinkError> {
-    let Some(producer) = line.producer() else { return Err(not_begun()) };
-    loop {
-        match producer.init_transactions(left(until)) {
-            Ok(()) => return Ok(()),
-            Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
-            Err(error) => {
-                let code = verdict::code(&error);
-                return Err(SinkError::not_published(format!(
-                    "the transactional id {id:?} could not be taken over: {error}{}",
-                    verdict::advice(code)
-                )));
-            }
-        }
-    }
-}
-
-/// Why a transaction was not committed.
-struct Failed {
-    /// The producer can have another transaction.
-    usable: bool,
-    /// It was librdkafka's own doing, and the same again will do.
-    again: bool,
-    error: SinkError,
-}
-
-impl Failed {
-    fn lost(error: SinkError) -> Self {
-        Self { usable: false, again: false, error }
-    }
-}
-
 struct Transaction<'a> {
-    line: &'a Line,
+    steps: Steps<'a>,
     options: &'a KafkaOptions,
-    id: &'a str,
 }
 
 impl Transaction<'_> {
@@ -237,28 +199,24 @@ impl Transaction<'_> {
     }
 
     fn run_once(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
-        let Some(producer) = self.line.producer() else {
-            return Err(Failed::lost(not_begun()));
-        };
         let until = Instant::now() + self.options.timeout;
-        producer.begin_transaction().map_err(|error| self.lost(&error))?;
+        self.steps.begin()?;
         let batch = Batch::of(events.len() + usize::from(position.is_some()));
         if let Err(error) = self.produce(events, position, &batch, until) {
-            return Err(self.abort(error));
+            return Err(self.steps.abort(error));
         }
         // Waited for here and not in the commit, so that what is then to be committed is there.
         if !batch.wait(until) {
-            return Err(self.abort(SinkError::not_published("the broker did not take a transaction in time")));
+            return Err(self
+                .steps
+                .abort(SinkError::not_published("the broker did not take a transaction in time")));
         }
         let reports = batch.reports();
         if let Some(error) = self.blame(events, &reports) {
             let again = !reports.iter().any(|report| report.is_some_and(is_the_brokers));
-            return Err(Failed { again, ..self.abort(error) });
+            return Err(Failed { again, ..self.steps.abort(error) });
         }
-        crash::point(crash::BEFORE_SINK_COMMIT);
-        self.commit(until)?;
-        crash::point(crash::AFTER_SINK_COMMIT);
-        Ok(())
+        self.steps.commit(until)
     }
 
     fn produce(
@@ -275,20 +233,11 @@ impl Transaction<'_> {
             let ticket = Box::new(Ticket::new(batch, events.len()));
             BaseRecord::with_opaque_to(&self.options.positions, ticket)
                 .partition(0)
-                .key(self.id)
+                .key(self.steps.id)
                 .payload(position)
         });
-        for (n, mut record) in records.chain(position).enumerate() {
-            loop {
-                match self.line.send(record) {
-                    Ok(()) => break,
-                    Err((Code::QueueFull, back)) if Instant::now() < until => {
-                        record = back;
-                        std::thread::sleep(QUEUE_PAUSE);
-                    }
-                    Err((code, _)) => return Err(self.told(events.get(n), code)),
-                }
-            }
+        for (n, record) in records.chain(position).enumerate() {
+            self.steps.queue(record, until).map_err(|code| self.told(events.get(n), code))?;
         }
         Ok(())
     }
@@ -326,76 +275,9 @@ impl Transaction<'_> {
             _ => SinkError::not_published(told),
         }
     }
-
-    fn commit(&self, until: Instant) -> Result<(), Failed> {
-        let Some(producer) = self.line.producer() else {
-            return Err(Failed::lost(not_begun()));
-        };
-        loop {
-            match producer.commit_transaction(left(until)) {
-                Ok(()) => return Ok(()),
-                Err(KafkaError::Transaction(cause)) if cause.txn_requires_abort() => {
-                    return Err(
-                        self.abort(SinkError::not_published(format!("not committed: {}", cause.string())))
-                    );
-                }
-                // Asked again, librdkafka takes up the same commit.
-                Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
-                Err(error) => return Err(self.lost(&error)),
-            }
-        }
-    }
-
-    /// Aborts. Only then is it known that nothing of the transaction is seen, and can the next one begin.
-    fn abort(&self, error: SinkError) -> Failed {
-        let Some(producer) = self.line.producer() else {
-            return Failed::lost(not_begun());
-        };
-        let until = Instant::now() + ABORT_PATIENCE;
-        loop {
-            match producer.abort_transaction(left(until)) {
-                Ok(()) => return Failed { usable: true, again: false, error },
-                Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
-                Err(failed) => {
-                    let lost = self.lost(&failed);
-                    let fenced = lost.error.is_fenced();
-                    let told = format!("{error}; nor could the transaction be aborted: {failed}");
-                    return if fenced { lost } else { Failed::lost(in_doubt(told)) };
-                }
-            }
-        }
-    }
-
-    /// After an error with which this producer cannot go on.
-    fn lost(&self, error: &KafkaError) -> Failed {
-        let fatal = self.line.fatal().map(|(code, _)| code);
-        let fenced = verdict::is_fenced(verdict::code(error)) || fatal.is_some_and(verdict::is_fenced);
-        let error = match fenced {
-            true => SinkError::fenced(format!(
-                "another relay has taken over the transactional id {:?}, or the broker has given up on this one: {error}",
-                self.id
-            )),
-            false => in_doubt(format!("it is not known whether the transaction was committed: {error}")),
-        };
-        Failed::lost(error)
-    }
 }
 
 /// Whether the broker turned a record away, and not librdkafka.
 fn is_the_brokers(report: Report) -> bool {
     report.is_err_and(|code| code != Code::PurgeQueue)
-}
-
-fn not_begun() -> SinkError {
-    in_doubt(
-        "nothing was published: the sink has to begin first, which also clears what is in doubt".to_owned(),
-    )
-}
-
-fn in_doubt(told: String) -> SinkError {
-    SinkError::maybe_published(told)
-}
-
-pub(super) fn left(until: Instant) -> Duration {
-    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
 }

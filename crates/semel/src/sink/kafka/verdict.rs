@@ -7,7 +7,7 @@ use crate::sink::{Published, SinkError};
 
 /// What an error code says of an event, if it was alone in its batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// It will never be taken.
     Refused,
     /// It is not there.
@@ -18,7 +18,7 @@ pub(super) enum Verdict {
 
 /// Only what is sure to have been turned away counts as not published. A retry inside librdkafka may hide an earlier
 /// attempt that got there, so everything about time and transport is in doubt.
-pub(super) fn of(code: Code, missing: MissingTopic) -> Verdict {
+pub(crate) fn of(code: Code, missing: MissingTopic) -> Verdict {
     match code {
         Code::MessageSizeTooLarge
         | Code::InvalidRecord
@@ -47,7 +47,7 @@ pub(super) fn answer(code: Code, topic: &str, missing: MissingTopic) -> Publishe
     }
 }
 
-pub(super) fn advice(code: Code) -> &'static str {
+pub(crate) fn advice(code: Code) -> &'static str {
     match code {
         Code::MessageSizeTooLarge => {
             "; raise the topic's max.message.bytes, or send the place of the payload"
@@ -61,14 +61,14 @@ pub(super) fn advice(code: Code) -> &'static str {
 }
 
 /// Whether somebody else has taken over the transactional id.
-pub(super) fn is_fenced(code: Code) -> bool {
+pub(crate) fn is_fenced(code: Code) -> bool {
     matches!(
         code,
         Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch | Code::TransactionCoordinatorFenced
     )
 }
 
-pub(super) fn code(error: &KafkaError) -> Code {
+pub(crate) fn code(error: &KafkaError) -> Code {
     match error {
         KafkaError::Transaction(cause) => cause.code(),
         other => other.rdkafka_error_code().unwrap_or(Code::Unknown),

@@ -6,7 +6,7 @@ use super::prefix::Prefix;
 use crate::source::{Delivery, Receipt, Settle};
 
 /// A partition of a topic.
-pub(super) type Part = (String, i32);
+pub(crate) type Part = (String, i32);
 
 /// All partitions that are ours, and their messages.
 #[derive(Default)]

@@ -11,7 +11,7 @@
 //! **Offsets.** Messages may be done in any order; committed is only what has nothing undone before it. Commits run in
 //! the background, one at a time, and are waited for when partitions are taken away and when the source leaves.
 //!
-//! **Rebalances.** Partitions move one by one (`cooperative-sticky`). What is out of a partition that was taken away is
+//! **Rebalances.** Partitions move one by one (`cooperative-sticky`) unless [`Assignment`] says otherwise. What is out of a partition that was taken away is
 //! [lost](Source::lost): another consumer gets it, and the inbox tells what was handled. That is also so for a consumer
 //! that did not ask for messages for too long.
 //!
@@ -26,15 +26,15 @@ use super::{Delivery, Receipt, Settle, Source, SourceError};
 
 mod held;
 mod options;
+pub(crate) mod paused;
 mod prefix;
-mod reader;
-mod record;
+pub(crate) mod reader;
+pub(crate) mod record;
 mod retention;
+pub(crate) mod trouble;
 
-pub use options::{Begin, KafkaSourceOptions};
-
-/// How often a group that wants something is heard while messages are worked on.
-const KEEP: Duration = Duration::from_secs(2);
+pub(crate) use held::Part;
+pub use options::{Assignment, Begin, KafkaSourceOptions};
 
 /// Receives from Kafka as one consumer of a group.
 ///
@@ -57,12 +57,7 @@ impl KafkaSource {
     }
 
     fn open(options: KafkaSourceOptions) -> Result<Self, SourceError> {
-        if options.group.is_empty() {
-            return Err(SourceError::for_good("the consumer group has no name"));
-        }
-        if options.topics.is_empty() {
-            return Err(SourceError::for_good("there is no topic to read"));
-        }
+        options.check()?;
         let reader = Reader::open(&options)
             .map_err(|error| SourceError::for_good(format!("Kafka's client cannot be made: {error}")))?;
         Ok(Self { options, reader: Some(Arc::new(reader)) })
@@ -110,7 +105,7 @@ impl Source for KafkaSource {
 
     /// Counted from when it was last asked for anything, whoever calls in between.
     fn keep_in(&self) -> Duration {
-        let interval = KEEP.min(self.options.max_poll / 4);
+        let interval = self.options.keep_every();
         let Some(reader) = &self.reader else { return interval };
         interval.saturating_sub(reader.polled().elapsed()).max(Duration::from_millis(10))
     }

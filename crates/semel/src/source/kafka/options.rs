@@ -35,6 +35,9 @@ const OURS: [&str; 20] = [
 /// Messages that librdkafka fetches ahead, of each partition, as long as they fit.
 const FETCHED_AHEAD: &str = "10000";
 
+/// How often a group that wants something is heard while messages are worked on.
+const KEEP: Duration = Duration::from_secs(2);
+
 /// Where a group begins that has never committed anything, or whose place is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -48,29 +51,45 @@ pub enum Begin {
     Refuse,
 }
 
+/// How the partitions are dealt out among the consumers of a group. All of them say the same, or are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Assignment {
+    /// Only what moves is taken away: `cooperative-sticky`.
+    #[default]
+    CooperativeSticky,
+    /// Everything is taken away and dealt out anew: `range`, which gives the same partition of two topics to the same
+    /// consumer.
+    Range,
+    /// Everything is taken away and dealt out anew: `roundrobin`.
+    RoundRobin,
+}
+
 /// What to read, and how. See [`KafkaSource::options`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct KafkaSourceOptions {
     bootstrap: String,
-    pub(super) group: String,
-    pub(super) topics: Vec<String>,
+    pub(crate) group: String,
+    pub(crate) topics: Vec<String>,
     own: Vec<(String, String)>,
     begin: Begin,
+    assignment: Assignment,
     queue_bytes: usize,
     session: Duration,
-    pub(super) max_poll: Duration,
-    pub(super) timeout: Duration,
+    pub(crate) max_poll: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl KafkaSourceOptions {
-    pub(super) fn new(bootstrap: &str, group: &str) -> Self {
+    pub(crate) fn new(bootstrap: &str, group: &str) -> Self {
         Self {
             bootstrap: bootstrap.to_owned(),
             group: group.to_owned(),
             topics: Vec::new(),
             own: Vec::new(),
             begin: Begin::Earliest,
+            assignment: Assignment::CooperativeSticky,
             queue_bytes: 16 << 20,
             session: Duration::from_secs(45),
             max_poll: Duration::from_secs(300),
@@ -87,6 +106,12 @@ impl KafkaSourceOptions {
     /// Where a new group begins: with the oldest message unless told otherwise.
     pub fn begin(mut self, begin: Begin) -> Self {
         self.begin = begin;
+        self
+    }
+
+    /// How partitions are dealt out: one by one unless told otherwise.
+    pub fn assignment(mut self, assignment: Assignment) -> Self {
+        self.assignment = assignment;
         self
     }
 
@@ -138,6 +163,22 @@ impl KafkaSourceOptions {
         KafkaSource::open(self)
     }
 
+    /// How often a group that wants something is heard while messages are worked on.
+    pub(crate) fn keep_every(&self) -> Duration {
+        KEEP.min(self.max_poll / 4)
+    }
+
+    /// What cannot work.
+    pub(crate) fn check(&self) -> Result<(), SourceError> {
+        if self.group.is_empty() {
+            return Err(SourceError::for_good("the consumer group has no name"));
+        }
+        if self.topics.is_empty() {
+            return Err(SourceError::for_good("there is no topic to read"));
+        }
+        Ok(())
+    }
+
     /// For questions that have nothing to do with the group.
     pub(super) fn client(&self) -> ClientConfig {
         let mut config = client(&self.bootstrap, &self.own);
@@ -146,14 +187,21 @@ impl KafkaSourceOptions {
         config
     }
 
-    pub(super) fn consumer(&self) -> ClientConfig {
+    pub(crate) fn consumer(&self) -> ClientConfig {
         let mut config = client(&self.bootstrap, &self.own);
         config.set("group.id", &self.group);
         config.set("isolation.level", "read_committed");
         config.set("enable.auto.commit", "false");
         config.set("enable.auto.offset.store", "false");
         config.set("enable.partition.eof", "false");
-        config.set("partition.assignment.strategy", "cooperative-sticky");
+        config.set(
+            "partition.assignment.strategy",
+            match self.assignment {
+                Assignment::CooperativeSticky => "cooperative-sticky",
+                Assignment::Range => "range",
+                Assignment::RoundRobin => "roundrobin",
+            },
+        );
         config.set(
             "auto.offset.reset",
             match self.begin {

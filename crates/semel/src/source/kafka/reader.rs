@@ -10,13 +10,11 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::held::{Held, Part};
 use super::options::KafkaSourceOptions;
-use super::record;
+use super::{paused, record, trouble};
 use crate::source::SourceError;
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
-/// How many events are served while everything is paused.
-const SERVED_MAX: usize = 100;
 /// After this long a commit without an answer is tried again.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -133,7 +131,7 @@ impl Reader {
                     self.held().came(part, offset, delivery(&lineage));
                     taken += 1;
                 }
-                Some(Err(error)) => self.judge(&error)?,
+                Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
                 None if has || left.is_zero() => break,
                 None => {}
             }
@@ -164,66 +162,23 @@ impl Reader {
         known.clone().ok_or_else(|| SourceError::later("the cluster did not tell its id: is it there?"))
     }
 
-    /// librdkafka tells of troubles that it goes on to mend; those that it cannot are for people.
-    fn judge(&self, error: &KafkaError) -> Result<(), SourceError> {
-        if let Some((code, why)) = self.consumer.client().fatal_error() {
-            return Err(SourceError::for_good(format!("Kafka's client has stopped ({code}): {why}")));
-        }
-        match error.rdkafka_error_code() {
-            Some(
-                Code::TopicAuthorizationFailed
-                | Code::GroupAuthorizationFailed
-                | Code::ClusterAuthorizationFailed
-                | Code::SaslAuthenticationFailed
-                | Code::Authentication
-                | Code::InvalidSessionTimeout
-                | Code::InconsistentGroupProtocol
-                | Code::UnknownTopicOrPartition
-                | Code::AutoOffsetReset
-                | Code::NoOffset,
-            ) => Err(SourceError::later(error)),
-            _ => {
-                tracing::debug!(target: "semel::kafka", %error, "Kafka's client is in trouble and goes on");
-                Ok(())
-            }
-        }
-    }
-
     /// Shows the group that we are there, and hears from it, while there is no room for messages.
     pub(super) fn keep(&self) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         // Before anything is polled that could not be held without it.
         let lineage = self.lineage()?;
-        let paused = self.consumer.assignment().map_err(SourceError::later)?;
-        // Fetched messages stand before what the group has to say. Paused they are dropped, and fetched again.
-        let kept =
-            self.consumer.pause(&paused).map_err(SourceError::later).and_then(|()| self.serve(&lineage));
-        let ours = self.held().parts();
-        let mut still = TopicPartitionList::new();
-        for element in paused.elements() {
-            if ours.iter().any(|(topic, partition)| {
-                (topic.as_str(), *partition) == (element.topic(), element.partition())
-            }) {
-                still.add_partition(element.topic(), element.partition());
-            }
-        }
-        self.consumer.resume(&still).map_err(SourceError::later)?;
-        self.commit_soon();
-        kept
-    }
-
-    fn serve(&self, lineage: &str) -> Result<(), SourceError> {
-        for _ in 0..SERVED_MAX {
+        let poll = || {
             match self.poll(Duration::ZERO) {
                 // Of a partition that we just got.
-                Some(Ok((part, offset, delivery))) => {
-                    self.held().came(part, offset, delivery(lineage));
-                }
-                Some(Err(error)) => self.judge(&error)?,
-                None => break,
+                Some(Ok((part, offset, delivery))) => self.held().came(part, offset, delivery(&lineage)),
+                Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
+                None => return Ok(false),
             }
-        }
-        Ok(())
+            Ok(true)
+        };
+        let kept = paused::serve(&self.consumer, poll, || self.held().parts());
+        self.commit_soon();
+        kept
     }
 
     /// Commits what is done, in the background, one commit at a time.
@@ -248,11 +203,11 @@ impl Reader {
     }
 }
 
-fn parts_of(list: &TopicPartitionList) -> Vec<Part> {
+pub(crate) fn parts_of(list: &TopicPartitionList) -> Vec<Part> {
     list.elements().iter().map(|element| (element.topic().to_owned(), element.partition())).collect()
 }
 
-fn list(positions: &[(Part, i64)]) -> Option<TopicPartitionList> {
+pub(crate) fn list(positions: &[(Part, i64)]) -> Option<TopicPartitionList> {
     let mut list = TopicPartitionList::new();
     for ((topic, partition), offset) in positions {
         list.add_partition_offset(topic, *partition, Offset::Offset(*offset)).ok()?;

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use rdkafka::Message;
-use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::message::Headers;
 
 use crate::source::{Delivery, Receipt};
 
-pub(super) fn delivery(record: &BorrowedMessage<'_>, lineage: &str) -> Delivery {
+pub(crate) fn delivery(record: &impl Message, lineage: &str) -> Delivery {
     let place = format!("{}/{}/{}", record.topic(), record.partition(), record.offset());
     let payload = Bytes::copy_from_slice(record.payload().unwrap_or_default());
     let mut delivery = Delivery::new(Receipt(0), record.topic(), place, payload);

@@ -1,0 +1,36 @@
+//! One call of other people's code.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::handler::Failed;
+
+pub(in crate::inbox) enum Called<T> {
+    Done(T),
+    Failed(Failed),
+    TooLong(Failed),
+}
+
+/// One call, in a task of its own: what panics or hangs there fails, and nothing else. Dropped, it is over.
+pub(in crate::inbox) async fn call<T: Send + 'static>(
+    who: &str,
+    work: impl Future<Output = Result<T, Failed>> + Send + 'static,
+    limit: Duration,
+) -> Called<T> {
+    let mut task = tokio::spawn(work);
+    let _abort = AbortOnDrop(task.abort_handle());
+    match tokio::time::timeout(limit, &mut task).await {
+        Ok(Ok(Ok(done))) => Called::Done(done),
+        Ok(Ok(Err(failed))) => Called::Failed(failed),
+        Ok(Err(broken)) => Called::Failed(Failed::new(format!("{who} broke off: {broken}"))),
+        Err(_) => Called::TooLong(Failed::new(format!("{who} took longer than {limit:?}"))),
+    }
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

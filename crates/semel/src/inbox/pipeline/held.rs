@@ -1,0 +1,182 @@
+//! What was taken from the broker and is not committed.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+use super::message::Input;
+use crate::source::kafka::Part;
+
+/// The partitions that are ours, and their messages: as they came, so in the order of each partition. Always the first of
+/// them are tried.
+#[derive(Default)]
+pub(super) struct Held {
+    ours: HashSet<Part>,
+    waiting: VecDeque<Input>,
+    bytes: usize,
+    /// How many of the first are being tried.
+    tried: usize,
+    /// Some of those that are being tried are not ours any more.
+    broken: bool,
+}
+
+impl Held {
+    /// A partition is ours from now on.
+    pub(super) fn assigned(&mut self, part: Part) {
+        self.revoked(&part);
+        self.ours.insert(part);
+    }
+
+    /// A partition is not ours any more, and its messages are for others.
+    pub(super) fn revoked(&mut self, part: &Part) {
+        self.ours.remove(part);
+        self.broken |= self.waiting.iter().take(self.tried).any(|input| input.is_of(part));
+        self.waiting.retain(|input| !input.is_of(part));
+        self.bytes = self.waiting.iter().map(Input::bytes).sum();
+    }
+
+    pub(super) fn parts(&self) -> Vec<Part> {
+        self.ours.iter().cloned().collect()
+    }
+
+    /// A message came. Of a partition that is not ours it is nobody's here.
+    pub(super) fn came(&mut self, input: Input) {
+        if self.ours.iter().any(|part| input.is_of(part)) {
+            self.bytes += input.bytes();
+            self.waiting.push_back(input);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether there is enough for a try.
+    pub(super) fn is_full(&self, messages: usize, bytes: usize) -> bool {
+        self.waiting.len() >= messages || self.bytes >= bytes
+    }
+
+    /// The first of them, for a try: at least one, if there is one.
+    pub(super) fn begin(&mut self, messages: usize, bytes: usize) -> Vec<Input> {
+        let mut room = bytes;
+        let mut tried = Vec::with_capacity(messages.min(self.waiting.len()));
+        for input in self.waiting.iter().take(messages) {
+            let of_it = input.bytes();
+            if of_it > room && !tried.is_empty() {
+                break;
+            }
+            room = room.saturating_sub(of_it);
+            tried.push(input.clone());
+        }
+        (self.tried, self.broken) = (tried.len(), false);
+        tried
+    }
+
+    /// Whether all that is being tried is still ours.
+    pub(super) fn is_whole(&self) -> bool {
+        !self.broken
+    }
+
+    /// What is being tried is committed.
+    pub(super) fn committed(&mut self) {
+        if !self.broken {
+            let done: usize = self.waiting.drain(..self.tried).map(|input| input.bytes()).sum();
+            self.bytes = self.bytes.saturating_sub(done);
+        }
+        self.tried = 0;
+    }
+}
+
+/// Where whoever goes on after these has to begin.
+pub(super) fn positions(tried: &[Input]) -> Vec<(Part, i64)> {
+    let mut next = BTreeMap::new();
+    for input in tried {
+        next.insert(input.part(), input.offset().saturating_add(1));
+    }
+    next.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rdkafka::Timestamp;
+    use rdkafka::message::OwnedMessage;
+
+    use super::*;
+
+    fn part(partition: i32) -> Part {
+        ("t".to_owned(), partition)
+    }
+
+    fn come(held: &mut Held, partition: i32, offset: i64) {
+        let payload = Some(vec![b'x'; 10]);
+        let message = OwnedMessage::new(
+            payload,
+            None,
+            "t".to_owned(),
+            Timestamp::NotAvailable,
+            partition,
+            offset,
+            None,
+        );
+        held.came(Input::new(message, &Arc::from("cluster")));
+    }
+
+    fn places(tried: &[Input]) -> Vec<String> {
+        tried.iter().map(Input::place).collect()
+    }
+
+    fn held() -> Held {
+        let mut held = Held::default();
+        held.assigned(part(0));
+        held.assigned(part(1));
+        for offset in [3, 4, 7] {
+            come(&mut held, 0, offset);
+            come(&mut held, 1, offset);
+        }
+        held
+    }
+
+    #[test]
+    fn the_first_are_tried_until_they_are_committed() {
+        let mut held = held();
+        let first = held.begin(3, 1_000);
+        assert_eq!(places(&first), ["t/0/3", "t/1/3", "t/0/4"]);
+        assert_eq!(positions(&first), [(part(0), 5), (part(1), 4)]);
+        assert_eq!(places(&held.begin(1, 1_000)), ["t/0/3"], "again, fewer of them");
+        held.committed();
+        assert_eq!(places(&held.begin(2, 1_000)), ["t/1/3", "t/0/4"]);
+        held.committed();
+        assert_eq!(places(&held.begin(9, 25)), ["t/1/4", "t/0/7"], "as many as fit");
+        assert_eq!(places(&held.begin(9, 1)), ["t/1/4"], "one, however large");
+        assert!(held.is_full(3, 1_000) && held.is_full(9, 30) && !held.is_full(4, 31));
+    }
+
+    #[test]
+    fn what_is_taken_away_breaks_the_try_and_the_rest_stays() {
+        let mut held = held();
+        held.begin(1, 1_000);
+        held.revoked(&part(1));
+        assert!(held.is_whole(), "it was not among those that are tried");
+        held.assigned(part(1));
+        come(&mut held, 1, 3);
+        held.begin(4, 1_000);
+        held.revoked(&part(1));
+        assert!(!held.is_whole());
+        // Committed by nobody: nothing of it is forgotten.
+        held.committed();
+        assert_eq!(places(&held.begin(9, 1_000)), ["t/0/3", "t/0/4", "t/0/7"]);
+        assert!(held.is_whole());
+        come(&mut held, 1, 4);
+        assert_eq!(held.begin(9, 1_000).len(), 3, "that is for others");
+    }
+
+    #[test]
+    fn what_comes_back_begins_where_the_broker_says() {
+        let mut held = held();
+        held.begin(9, 1_000);
+        held.assigned(part(0));
+        assert!(!held.is_whole(), "assigned anew, it was somebody else's in between");
+        come(&mut held, 0, 5);
+        assert_eq!(places(&held.begin(9, 1_000)), ["t/1/3", "t/1/4", "t/1/7", "t/0/5"]);
+    }
+}

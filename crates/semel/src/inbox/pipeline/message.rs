@@ -1,0 +1,196 @@
+//! What goes in and what comes out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rdkafka::Message as _;
+use rdkafka::message::{Header, Headers, OwnedHeaders, OwnedMessage};
+use rdkafka::producer::BaseRecord;
+
+use super::super::consumer::Message;
+use crate::sink::kafka::line::{Batch, Record, Ticket};
+use crate::source::kafka::{Part, record};
+use crate::source::{Identify, Unnamed};
+
+/// Why a message is in the dead-letter topic.
+pub const DEAD_ERROR: &str = "semel-dead-error";
+/// Where it was: `topic/partition/offset`.
+pub const DEAD_PLACE: &str = "semel-dead-place";
+/// Longest error that is written into a header.
+const ERROR_BYTES_MAX: usize = 1_000;
+
+/// A message of an input topic, as Kafka has it. Cheap to clone.
+#[derive(Clone)]
+pub struct Input(Arc<Inner>);
+
+struct Inner {
+    message: OwnedMessage,
+    lineage: Arc<str>,
+}
+
+impl Input {
+    pub(super) fn new(message: OwnedMessage, lineage: &Arc<str>) -> Self {
+        Self(Arc::new(Inner { message, lineage: Arc::clone(lineage) }))
+    }
+
+    /// Its topic.
+    pub fn topic(&self) -> &str {
+        self.0.message.topic()
+    }
+
+    /// Its partition.
+    pub fn partition(&self) -> i32 {
+        self.0.message.partition()
+    }
+
+    /// Its place in the partition.
+    pub fn offset(&self) -> i64 {
+        self.0.message.offset()
+    }
+
+    /// Its key.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.0.message.key()
+    }
+
+    /// What it says; nothing in a tombstone.
+    pub fn payload(&self) -> Option<&[u8]> {
+        self.0.message.payload()
+    }
+
+    /// When it was published, in milliseconds since 1970.
+    pub fn timestamp_ms(&self) -> Option<i64> {
+        self.0.message.timestamp().to_millis()
+    }
+
+    /// Its headers, in their order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+        let headers = self.0.message.headers().into_iter().flat_map(Headers::iter);
+        headers.map(|header| (header.key, header.value))
+    }
+
+    /// The first header of that name.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers().find(|(header, _)| *header == name)?.1
+    }
+
+    /// `topic/partition/offset`.
+    pub fn place(&self) -> String {
+        format!("{}/{}/{}", self.topic(), self.partition(), self.offset())
+    }
+
+    /// The message as the [inbox](crate::inbox::Inbox) marks it, for an effect in a database.
+    ///
+    /// # Errors
+    /// Where it has no id.
+    pub fn named(&self, identify: &Identify) -> Result<Message, Unnamed> {
+        let delivery = record::delivery(&self.0.message, &self.0.lineage);
+        Ok(Message::new(identify.identify(&delivery)?, delivery))
+    }
+
+    pub(super) fn part(&self) -> Part {
+        (self.topic().to_owned(), self.partition())
+    }
+
+    pub(super) fn is_of(&self, part: &Part) -> bool {
+        self.partition() == part.1 && self.topic() == part.0
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        let headers: usize =
+            self.headers().map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len)).sum();
+        self.key().map_or(0, <[u8]>::len) + self.payload().map_or(0, <[u8]>::len) + headers
+    }
+}
+
+impl fmt::Debug for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input").field("place", &self.place()).finish_non_exhaustive()
+    }
+}
+
+/// A message for an output topic.
+///
+/// ```
+/// use semel::inbox::pipeline::Output;
+///
+/// let output = Output::to("invoices").key("customer-7").header("content-type", "text/plain").payload("42.00");
+/// # drop(output);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Output {
+    topic: String,
+    key: Option<Bytes>,
+    headers: Vec<(String, Option<Bytes>)>,
+    payload: Option<Bytes>,
+}
+
+impl Output {
+    /// A message for that topic, with nothing in it: without a payload it is a tombstone.
+    pub fn to(topic: impl Into<String>) -> Self {
+        Self { topic: topic.into(), key: None, headers: Vec::new(), payload: None }
+    }
+
+    /// A message for that topic with the key, the headers and the payload of an input.
+    pub fn like(input: &Input, topic: impl Into<String>) -> Self {
+        let copy = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
+        Self {
+            topic: topic.into(),
+            key: input.key().map(copy),
+            headers: input.headers().map(|(name, value)| (name.to_owned(), value.map(copy))).collect(),
+            payload: input.payload().map(copy),
+        }
+    }
+
+    /// Messages of one key go to one partition and keep their order.
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// One header more.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Bytes>) -> Self {
+        self.headers.push((name.into(), Some(value.into())));
+        self
+    }
+
+    /// What it says.
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = Some(payload.into());
+        self
+    }
+
+    /// Where it goes.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// What is kept of a message that cannot be transformed.
+    pub(super) fn dead(input: &Input, topic: &str, error: &str) -> Self {
+        let cut = (0..=ERROR_BYTES_MAX.min(error.len())).rev().find(|at| error.is_char_boundary(*at));
+        let told = error.get(..cut.unwrap_or(0)).unwrap_or_default().to_owned();
+        Self::like(input, topic).header(DEAD_PLACE, input.place()).header(DEAD_ERROR, told)
+    }
+
+    /// The record, which reports to that place of the batch.
+    pub(super) fn record(&self, batch: &Arc<Batch>, place: usize) -> Record<'_, [u8]> {
+        let mut record = BaseRecord::with_opaque_to(&self.topic, Box::new(Ticket::new(batch, place)));
+        if let Some(key) = &self.key {
+            record = record.key(key.as_ref());
+        }
+        if let Some(payload) = &self.payload {
+            record = record.payload(payload.as_ref());
+        }
+        if self.headers.is_empty() {
+            return record;
+        }
+        let mut all = OwnedHeaders::new_with_capacity(self.headers.len());
+        for (name, value) in &self.headers {
+            all = all.insert(Header { key: name, value: value.as_deref() });
+        }
+        record.headers(all)
+    }
+}

@@ -1,0 +1,89 @@
+//! Kafka exactly once: messages made of messages.
+//!
+//! ```text
+//!  input topics ─▶ your transform ─▶ ┌ outputs, several topics ┐
+//!                                    └ offsets of the inputs   ┘ one Kafka transaction
+//! ```
+//!
+//! **It covers Kafka and nothing else.** A row in a database, a mail or a call that the transform makes is outside of Kafka's
+//! transaction and happens again when a batch is tried again. For rows, mark the messages in the
+//! [inbox](crate::inbox::Inbox), in the transaction of the rows, and return the outputs of *all* messages, also of those that
+//! were marked before: their rows are there, but whether their outputs were committed nobody knows.
+//!
+//! ```no_run
+//! # #[cfg(feature = "sqlx-postgres")] {
+//! use semel::inbox::Inbox;
+//! use semel::inbox::consumer::Failed;
+//! use semel::inbox::pipeline::{Input, Output, Transform};
+//! use semel::source::Identify;
+//!
+//! struct Invoices {
+//!     pool: sqlx::PgPool,
+//!     inbox: Inbox,
+//! }
+//!
+//! impl Transform for Invoices {
+//!     async fn transform(&self, inputs: Vec<Input>) -> Result<Vec<Output>, Failed> {
+//!         let named: Result<Vec<_>, _> = inputs.iter().map(|input| input.named(&Identify::ByEvent)).collect();
+//!         let named = named.map_err(Failed::poison)?;
+//!         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+//!         let marked = self.inbox.mark_all_tx(&mut tx, &named).await?;
+//!         for at in marked.fresh() {
+//!             let row = sqlx::query("INSERT INTO invoice (body) VALUES ($1)").bind(named[at].payload());
+//!             row.execute(&mut *tx).await.map_err(Failed::new)?;
+//!         }
+//!         marked.end_tx(&mut tx).await?;
+//!         tx.commit().await.map_err(Failed::later)?;
+//!         // Of all of them, fresh or not.
+//!         Ok(inputs.iter().map(|input| Output::like(input, "invoices")).collect())
+//!     }
+//! }
+//! # }
+//! ```
+//!
+//! Where nothing but Kafka is concerned, a function will do:
+//!
+//! ```no_run
+//! # async fn f() -> Result<(), semel::inbox::pipeline::PipelineError> {
+//! use semel::inbox::consumer::Failed;
+//! use semel::inbox::pipeline::{Input, Output, Pipeline, PipelineOptions};
+//! use semel::sink::kafka::KafkaSink;
+//! use semel::source::kafka::KafkaSource;
+//!
+//! let source = KafkaSource::options("127.0.0.1:9092", "invoices").topics(&["orders"]);
+//! let sink = KafkaSink::options("127.0.0.1:9092");
+//! let transform = async |inputs: Vec<Input>| {
+//!     let invoices = inputs.iter().map(|input| Output::like(input, "invoices"));
+//!     let copies = inputs.iter().map(|input| Output::like(input, "archive"));
+//!     Ok::<_, Failed>(invoices.chain(copies).collect::<Vec<_>>())
+//! };
+//! let options = PipelineOptions::default().instance("invoices-0").dead_letters("invoices-dead");
+//! Pipeline::new(source, sink, transform, options)?.run().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! **Once** is for readers with `isolation.level=read_committed`; others also see what was aborted. Once is meant by offset: an
+//! input that was published twice is two inputs.
+//!
+//! **Zombies.** The offsets are committed as a member of the group in its generation. A process that stood still while its
+//! partitions went to another one is turned away by the broker, and nothing of its transaction is seen.
+//!
+//! **Rebalances.** No transaction is open while the group is heard. What is being made of messages whose partition is taken away
+//! is dropped; the rest of the batch is tried again.
+//!
+//! **In doubt** (the broker was lost in a commit) everything begins again: taking the transactional ids over ends what was
+//! open, either way, and the committed offsets say where to go on.
+
+mod held;
+mod message;
+mod options;
+mod pace;
+mod reader;
+mod run;
+mod transaction;
+mod transform;
+
+pub use message::{DEAD_ERROR, DEAD_PLACE, Input, Output};
+pub use options::PipelineOptions;
+pub use run::{Ended, OUTPUTS_MAX, Pipeline, PipelineError};
+pub use transform::Transform;

@@ -1,0 +1,142 @@
+//! The consumer of librdkafka's. It never commits: that is the transaction's. Everything here may block.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, ConsumerGroupMetadata, Rebalance};
+use rdkafka::error::KafkaResult;
+
+use super::held::Held;
+use super::message::Input;
+use crate::source::SourceError;
+use crate::source::kafka::reader::parts_of;
+use crate::source::kafka::{KafkaSourceOptions, paused, trouble};
+
+/// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
+const POLL_MAX: Duration = Duration::from_millis(250);
+
+/// What the callbacks know. They run inside a poll, so never while a transaction is open.
+#[derive(Default)]
+pub(super) struct Group(Mutex<Held>);
+
+impl ClientContext for Group {}
+
+impl ConsumerContext for Group {
+    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+        let mut held = lock(&self.0);
+        match rebalance {
+            Rebalance::Assign(parts) => parts_of(parts).into_iter().for_each(|part| held.assigned(part)),
+            Rebalance::Revoke(parts) => parts_of(parts).iter().for_each(|part| held.revoked(part)),
+            // Nothing was taken away; if something is, that is told by itself.
+            Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
+        }
+    }
+}
+
+/// When a batch is full.
+#[derive(Clone, Copy)]
+pub(super) struct Full {
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+    pub(super) linger: Duration,
+}
+
+pub(super) struct Reader {
+    consumer: BaseConsumer<Group>,
+    /// Who polls: two at a time would mix up the order.
+    turn: Mutex<()>,
+    lineage: Mutex<Option<Arc<str>>>,
+    polled: Mutex<Instant>,
+    timeout: Duration,
+}
+
+impl Reader {
+    pub(super) fn open(options: &KafkaSourceOptions) -> KafkaResult<Self> {
+        let consumer: BaseConsumer<Group> = options.consumer().create_with_context(Group::default())?;
+        let topics: Vec<&str> = options.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&topics)?;
+        Ok(Self {
+            consumer,
+            turn: Mutex::default(),
+            lineage: Mutex::default(),
+            polled: Mutex::new(Instant::now()),
+            timeout: options.timeout,
+        })
+    }
+
+    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+        lock(&self.consumer.context().0)
+    }
+
+    pub(super) fn polled(&self) -> Instant {
+        *lock(&self.polled)
+    }
+
+    /// Takes messages in until there are enough. Waits for the first until then, and for the others as long as they may
+    /// linger, or until nobody wants them any more.
+    pub(super) fn fill(&self, full: Full, until: Instant, wanted: &Weak<()>) -> Result<(), SourceError> {
+        let _turn = lock(&self.turn);
+        let lineage = self.lineage()?;
+        let mut lingers = None;
+        while wanted.strong_count() > 0 {
+            let until = {
+                let held = self.held();
+                if held.is_full(full.messages, full.bytes) {
+                    break;
+                }
+                match held.is_empty() {
+                    true => until,
+                    false => *lingers.get_or_insert_with(|| Instant::now() + full.linger),
+                }
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.take(left.min(POLL_MAX), &lineage)? && left.is_zero() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one message in, or hears what the group has to say; whether there was anything.
+    fn take(&self, wait: Duration, lineage: &Arc<str>) -> Result<bool, SourceError> {
+        *lock(&self.polled) = Instant::now();
+        match self.consumer.poll(wait) {
+            Some(Ok(message)) => self.held().came(Input::new(message.detach(), lineage)),
+            Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
+            None => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Shows the group that we are there, and hears from it, while there is no room for messages.
+    pub(super) fn keep(&self) -> Result<(), SourceError> {
+        let _turn = lock(&self.turn);
+        let lineage = self.lineage()?;
+        paused::serve(&self.consumer, || self.take(Duration::ZERO, &lineage), || self.held().parts())
+    }
+
+    /// What the broker knows us by, as the owner of what is being tried. `None` if some of it is not ours any more.
+    ///
+    /// A consumer that was thrown out of its group forgets its name and its generation before we hear of it, and nameless
+    /// it would pass for one without a group, which no broker fences. So it is asked first, and only then whether
+    /// everything was lost.
+    pub(super) fn credentials(&self) -> Option<ConsumerGroupMetadata> {
+        let _turn = lock(&self.turn);
+        let credentials = self.consumer.group_metadata()?;
+        (!self.consumer.assignment_lost() && self.held().is_whole()).then_some(credentials)
+    }
+
+    /// Without it a text id would name another message later, when it is known.
+    fn lineage(&self) -> Result<Arc<str>, SourceError> {
+        let mut known = lock(&self.lineage);
+        if known.is_none() {
+            *known = self.consumer.client().fetch_cluster_id(self.timeout).map(Arc::from);
+        }
+        known.clone().ok_or_else(|| SourceError::later("the cluster did not tell its id: is it there?"))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

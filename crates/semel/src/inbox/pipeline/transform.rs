@@ -1,0 +1,37 @@
+//! What makes outputs of inputs.
+
+use std::future::Future;
+
+use super::message::{Input, Output};
+use crate::inbox::consumer::Failed;
+
+/// Makes outputs of a batch of inputs. A function of inputs will do:
+///
+/// ```
+/// use semel::inbox::consumer::Failed;
+/// use semel::inbox::pipeline::{Input, Output, Transform};
+///
+/// fn is_a_transform<T: Transform>(_: T) {}
+/// is_a_transform(async |inputs: Vec<Input>| {
+///     let all = inputs.iter().map(|input| Output::like(input, "copies"));
+///     Ok::<_, Failed>(all.collect::<Vec<_>>())
+/// });
+/// ```
+///
+/// It may be called again with the same messages, alone or among others, as often as it takes: only what it *returns* is
+/// there once. An effect anywhere else, such as a row in a database, needs the [inbox](crate::inbox::Inbox).
+pub trait Transform: Send + Sync + 'static {
+    /// The outputs of these messages, which are in the order of their partitions. Outputs are published in the order in
+    /// which they are returned.
+    fn transform(&self, inputs: Vec<Input>) -> impl Future<Output = Result<Vec<Output>, Failed>> + Send;
+}
+
+impl<F, R> Transform for F
+where
+    F: Fn(Vec<Input>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Vec<Output>, Failed>> + Send,
+{
+    fn transform(&self, inputs: Vec<Input>) -> impl Future<Output = Result<Vec<Output>, Failed>> + Send {
+        self(inputs)
+    }
+}
