@@ -38,7 +38,7 @@ fn stage<'v>(verdict: &'v Value, name: &str) -> &'v Value {
 /// One after the other: each has the servers alone.
 #[test]
 fn the_whole_chain_is_once_whatever_is_killed_and_a_planted_bug_is_seen() {
-    let duration = std::env::var("SEMEL_CHAOS").unwrap_or_else(|_| "12s".to_owned());
+    let duration = std::env::var("SEMEL_CHAOS").unwrap_or_else(|_| "8s".to_owned());
     let Some((output, verdict)) = chaos(&duration, &[]) else { return };
     assert!(output.status.success(), "{verdict:#}\n{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(verdict["ok"], true);

@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     keep: bool,
     /// Kill everything in turn for so long (90s, 10m, 2h) while clients ask.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with = "payments")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["payments", "keep"])]
     chaos: Option<Duration>,
     /// One JSON object instead of the table.
     #[arg(long, requires = "chaos")]

@@ -40,11 +40,17 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
     while taken.is_ok() && begin.elapsed() < duration {
         taken = turns.take(stack, &mut servers, &load);
     }
-    eprintln!("  everything is up; what is under way ends …");
+    if taken.is_ok() {
+        eprintln!("  everything is up; what is under way ends …");
+    }
     let asked = load.stop();
     // A stack that does not come back is judged by what it leaves behind all the same.
     let finished = taken.and_then(|()| finish(stack));
-    let seen = Seen::read(stack)?;
+    let seen = match (Seen::read(stack), &finished) {
+        (Ok(seen), _) => seen,
+        (Err(error), Err(why)) => return Err(format!("{why}; and nothing can be counted: {error}")),
+        (Err(error), Ok(())) => return Err(error),
+    };
     let verdict = Verdict::judge(&asked, &seen);
     let told = if json { verdict.json(&asked, &turns) } else { verdict.table(&asked, &turns) };
     print!("{told}");

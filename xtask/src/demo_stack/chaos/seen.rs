@@ -72,22 +72,29 @@ fn kafka(stack: &Stack, expected: usize) -> Result<Vec<String>, String> {
     let mut ids = Vec::new();
     // On a busy machine it may give up before its first fetch.
     for _ in 0..3 {
+        let read = std::thread::scope(|scope| {
+            let readers = TOPICS.map(|topic| scope.spawn(move || of_topic(stack, topic)));
+            readers.map(|reader| reader.join().unwrap_or_else(|_| Err("a reader broke down".to_owned())))
+        });
         ids.clear();
-        for topic in TOPICS {
-            let shown = console_consumer_shown(stack.kafka(), topic, MESSAGES_MAX);
-            for record in shown.map_err(|error| error.to_string())? {
-                let told: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
-                let ours = told["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()));
-                if ours {
-                    ids.push(record.header("semel-id").unwrap_or("without an id").to_owned());
-                }
-            }
+        for of_topic in read {
+            ids.extend(of_topic?);
         }
         if ids.len() >= expected {
             break;
         }
     }
     Ok(ids)
+}
+
+fn of_topic(stack: &Stack, topic: &str) -> Result<Vec<String>, String> {
+    let shown =
+        console_consumer_shown(stack.kafka(), topic, MESSAGES_MAX).map_err(|error| error.to_string())?;
+    let ours = shown.iter().filter(|record| {
+        let told: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
+        told["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()))
+    });
+    Ok(ours.map(|record| record.header("semel-id").unwrap_or("without an id").to_owned()).collect())
 }
 
 /// Notifications of this run so far.

@@ -1,7 +1,7 @@
 //! The judge. Pure: it is given what clients were told, and what databases and broker have.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Debug, Write};
+use std::fmt::Write;
 
 use serde_json::json;
 
@@ -27,17 +27,20 @@ struct Stage {
 }
 
 impl Stage {
-    fn of<K: Ord + Debug>(name: &'static str, expected: &BTreeSet<K>, found: &[K]) -> Self {
-        let mut times = BTreeMap::new();
-        found.iter().for_each(|one| *times.entry(one).or_insert(0_usize) += 1);
-        let shown = |one: &K| format!("{one:?}");
+    fn of(name: &'static str, expected: &BTreeSet<String>, found: &[String]) -> Self {
+        let mut times: BTreeMap<&String, usize> = BTreeMap::new();
+        found.iter().for_each(|one| *times.entry(one).or_default() += 1);
+        let those = |wanted: &dyn Fn(&String, usize) -> bool| {
+            let those = times.iter().filter(|(one, times)| wanted(one, **times));
+            those.map(|(one, _)| (*one).clone()).collect()
+        };
         Self {
             name,
             expected: expected.len(),
             found: found.len(),
-            missing: expected.iter().filter(|one| !times.contains_key(one)).map(shown).collect(),
-            doubled: times.iter().filter(|(_, times)| **times > 1).map(|(one, _)| shown(one)).collect(),
-            foreign: times.keys().filter(|one| !expected.contains(**one)).map(|one| shown(one)).collect(),
+            missing: expected.iter().filter(|one| !times.contains_key(one)).cloned().collect(),
+            doubled: those(&|_, times| times > 1),
+            foreign: those(&|one, _| !expected.contains(one)),
             repeats_allowed: false,
         }
     }
@@ -78,15 +81,21 @@ impl Verdict {
             .extend(seen.refunds.iter().filter(|(_, of)| doubtful.contains(of)).map(|(id, _)| id.clone()));
         let refunds: Vec<String> = seen.refunds.iter().map(|(id, _)| id.clone()).collect();
 
-        let of = |kind: &str, id: &String| (kind.to_owned(), id.clone());
-        let paid = ["payment.completed", "payment.recorded"]
-            .map(|kind| seen.payments.iter().map(move |(id, _)| of(kind, id)));
-        let back = ["payment.refunded", "refund.recorded"]
-            .map(|kind| seen.refunds.iter().map(move |(id, _)| of(kind, id)));
-        let events: BTreeSet<About> = paid.into_iter().flatten().chain(back.into_iter().flatten()).collect();
-        let told: Vec<About> = seen.outbox.iter().map(|(_, about)| about.clone()).collect();
+        let paid = seen
+            .payments
+            .iter()
+            .flat_map(|(id, _)| ["payment.completed", "payment.recorded"].map(|kind| format!("{kind} {id}")));
+        let back = seen
+            .refunds
+            .iter()
+            .flat_map(|(id, _)| ["payment.refunded", "refund.recorded"].map(|kind| format!("{kind} {id}")));
+        let events: BTreeSet<String> = paid.chain(back).collect();
+        let shown = |(kind, id): &About| format!("{kind} {id}");
+        let told: Vec<String> = seen.outbox.iter().map(|(_, about)| shown(about)).collect();
         let ids: BTreeSet<String> = seen.outbox.iter().map(|(id, _)| id.clone()).collect();
-        let notified = told.iter().filter(|(kind, _)| NOTIFIED.contains(&kind.as_str())).cloned().collect();
+        let wanted = seen.outbox.iter().filter(|(_, (kind, _))| NOTIFIED.contains(&kind.as_str()));
+        let wanted: BTreeSet<String> = wanted.map(|(_, about)| shown(about)).collect();
+        let notified: Vec<String> = seen.notifications.iter().map(shown).collect();
 
         let mut arrived = Stage::of("events in Kafka", &ids, &seen.kafka);
         arrived.repeats_allowed = true;
@@ -95,7 +104,7 @@ impl Verdict {
             Stage::of("refunds", &refunded, &refunds),
             Stage::of("events in the outbox", &events, &told),
             arrived,
-            Stage::of("notifications", &notified, &seen.notifications),
+            Stage::of("notifications", &wanted, &notified),
         ];
         let mut wrong = asked.wrong.clone();
         let by_key: BTreeMap<&String, &String> = seen.payments.iter().map(|(id, key)| (key, id)).collect();
