@@ -1,5 +1,6 @@
 //! What databases and broker have, by plain SQL and Kafka's own console consumer.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,6 +12,8 @@ use crate::demo_stack::stack::Stack;
 
 /// More than a run sends; the topics may have those of earlier runs as well.
 const MESSAGES_MAX: usize = 50_000_000;
+/// How often a topic is read again while something is missing.
+const READINGS_MAX: usize = 6;
 const CONSUMER_SECONDS_MAX: u64 = 60;
 
 /// An event's kind, and the payment or refund that it is about.
@@ -30,8 +33,8 @@ pub(super) struct Seen {
     pub(super) notifications: Vec<About>,
 }
 
-const OUTBOX: &str = "SELECT id::text, type, coalesce(told->>'refund', told->>'made', told->>'payment')
-                      FROM (SELECT id, type, convert_from(payload, 'UTF8')::jsonb AS told FROM semel_outbox) o";
+const OUTBOX: &str = "SELECT id::text, topic, type, coalesce(told->>'refund', told->>'made', told->>'payment')
+                      FROM (SELECT id, topic, type, convert_from(payload, 'UTF8')::jsonb AS told FROM semel_outbox) o";
 const NOTIFICATIONS: &str =
     "SELECT kind, coalesce(refund, payment) FROM notifications WHERE merchant LIKE '%{}'";
 const MISSING: &str = "SELECT count(*) FROM semel_outbox o WHERE topic = 'payments' AND NOT EXISTS
@@ -43,8 +46,13 @@ const MISSING: &str = "SELECT count(*) FROM semel_outbox o WHERE topic = 'paymen
 impl Seen {
     pub(super) fn read(stack: &Stack) -> Result<Self, String> {
         let pair = |columns: &[String]| (columns[0].clone(), columns[1].clone());
-        let outbox = rows::<3>(stack, OUTBOX)?;
-        let outbox: Vec<_> = outbox.iter().map(|row| (row[0].clone(), pair(&row[1..]))).collect();
+        let outbox = rows::<4>(stack, OUTBOX)?;
+        let mut kafka = Vec::new();
+        for topic in TOPICS {
+            let expected = outbox.iter().filter(|row| row[1] == topic).map(|row| row[0].as_str()).collect();
+            kafka.extend(arrived(stack, topic, &expected)?);
+        }
+        let outbox = outbox.iter().map(|row| (row[0].clone(), pair(&row[2..]))).collect();
         let notifications = rows::<2>(stack, &NOTIFICATIONS.replace("{}", stack.merchant()))?;
         Ok(Self {
             payments: rows::<2>(stack, "SELECT id, key FROM payment")?.iter().map(|row| pair(row)).collect(),
@@ -52,7 +60,7 @@ impl Seen {
                 .iter()
                 .map(|row| pair(row))
                 .collect(),
-            kafka: kafka(stack, outbox.len())?,
+            kafka,
             notifications: notifications.iter().map(|row| pair(row)).collect(),
             outbox,
         })
@@ -67,34 +75,24 @@ fn rows<const N: usize>(stack: &Stack, query: &str) -> Result<Vec<[String; N]>, 
     stack.sql(query)?.lines().map(read).collect()
 }
 
-/// The ids of this run's events, as Kafka's own consumer reads what is committed.
-fn kafka(stack: &Stack, expected: usize) -> Result<Vec<String>, String> {
+/// The ids of this run's events in a topic, as Kafka's own consumer reads what is committed.
+fn arrived(stack: &Stack, topic: &str, expected: &BTreeSet<&str>) -> Result<Vec<String>, String> {
     let mut ids = Vec::new();
-    // On a busy machine it may give up before its first fetch.
-    for _ in 0..3 {
-        let read = std::thread::scope(|scope| {
-            let readers = TOPICS.map(|topic| scope.spawn(move || of_topic(stack, topic)));
-            readers.map(|reader| reader.join().unwrap_or_else(|_| Err("a reader broke down".to_owned())))
+    // It ends when nothing came for five seconds. On a busy machine that may be before its first fetch.
+    for _ in 0..READINGS_MAX {
+        let shown = console_consumer_shown(stack.kafka(), topic, MESSAGES_MAX);
+        let shown = shown.map_err(|error| error.to_string())?;
+        let ours = shown.iter().filter(|record| {
+            let told: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
+            told["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()))
         });
-        ids.clear();
-        for of_topic in read {
-            ids.extend(of_topic?);
-        }
-        if ids.len() >= expected {
+        ids = ours.map(|record| record.header("semel-id").unwrap_or("without an id").to_owned()).collect();
+        let seen: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
+        if expected.is_subset(&seen) {
             break;
         }
     }
     Ok(ids)
-}
-
-fn of_topic(stack: &Stack, topic: &str) -> Result<Vec<String>, String> {
-    let shown =
-        console_consumer_shown(stack.kafka(), topic, MESSAGES_MAX).map_err(|error| error.to_string())?;
-    let ours = shown.iter().filter(|record| {
-        let told: Value = serde_json::from_str(&record.value).unwrap_or(Value::Null);
-        told["merchant"].as_str().is_some_and(|name| name.ends_with(stack.merchant()))
-    });
-    Ok(ours.map(|record| record.header("semel-id").unwrap_or("without an id").to_owned()).collect())
 }
 
 /// Notifications of this run so far.
