@@ -58,7 +58,7 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
     drop(servers);
     finished?;
     match verdict.wrong() {
-        wrong if wrong.is_empty() => Ok(()),
+        [] => Ok(()),
         wrong => Err(wrong.join("; ")),
     }
 }
