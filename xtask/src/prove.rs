@@ -14,6 +14,9 @@ pub(crate) enum Bench {
     /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
     /// (`cargo xtask services up --only postgres,kafka`).
     Relay(RelayArguments),
+    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all. Needs
+    /// PostgreSQL (`cargo xtask services up --only postgres`).
+    Consume(ConsumeArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
 }
@@ -46,6 +49,18 @@ pub(crate) struct RelayArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ConsumeArguments {
+    /// Only these parts, separated by commas: inbox.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
+    #[arg(long, value_name = "N")]
+    ids: Option<String>,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
     /// A fifth of the work: for a first look.
     #[arg(long)]
@@ -73,6 +88,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
     let arguments = match bench {
         Bench::Stores(arguments) => &arguments.run,
         Bench::Relay(arguments) => &arguments.run,
+        Bench::Consume(arguments) => &arguments.run,
         Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
     };
     let mut args = Vec::new();
@@ -97,6 +113,12 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
             args.extend(arguments.events.iter().flat_map(|n| ["--events".to_owned(), n.clone()]));
             args.extend(arguments.debezium.then(|| "--debezium".to_owned()));
             run(&program("bench", "bench,relay"), &args)
+        }
+        Bench::Consume(arguments) => {
+            args.insert(0, "consume".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.ids.iter().flat_map(|n| ["--ids".to_owned(), n.clone()]));
+            run(&program("bench", "bench"), &args)
         }
         Bench::Edge(_) => {
             cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;

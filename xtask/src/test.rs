@@ -133,9 +133,9 @@ impl Run {
             return false;
         }
         let tests = cargo(&["test", "--no-fail-fast"], &packages, &["--tests"]);
-        let tests = self.test("tests", tests);
+        let tests = self.test("tests", tests, arguments.packages.is_empty());
         let doc_tests = cargo(&["test", "--doc", "--no-fail-fast"], &packages, &[]);
-        let doc_tests = self.test("doc-tests", doc_tests);
+        let doc_tests = self.test("doc-tests", doc_tests, false);
         if !(tests && doc_tests) {
             return false;
         }
@@ -163,9 +163,13 @@ impl Run {
     }
 
     /// A phase that counts tests.
-    fn test(&mut self, name: &str, mut command: Command) -> bool {
+    fn test(&mut self, name: &str, mut command: Command, whole: bool) -> bool {
         let without: Vec<_> = self.without.iter().map(|service| service.name()).collect();
         command.env(WITHOUT_ENV, without.join(",")).env(SKIP_LOG_ENV, &self.skip_log);
+        if whole {
+            // All programs are there: a test that starts some need not build them once more.
+            command.env("SEMEL_AS_BUILT", "1");
+        }
         let phase = phase::run(name, command);
         self.tally.add(&phase.output());
         self.check(phase)

@@ -18,6 +18,7 @@
 //! | [`card`], [`provider`] | payments by card: phases around the call of a provider that honours keys |
 //! | [`events`] | what others are told, and the trace it belongs to |
 //! | [`books`] | the database: a trait, over `sqlx` on PostgreSQL and over `rusqlite` |
+//! | `notify` (feature `kafka`) | the consumer of what is told: a notification each, once |
 //! | [`place`] | opens books and store by their URLs |
 //! | [`check`](mod@check) | what `cargo run -p payments` shows |
 //! | [`audit`], [`schema`] | for runs that are judged from outside and leave nothing behind |
@@ -29,6 +30,8 @@ pub mod books;
 pub mod card;
 pub mod check;
 pub mod events;
+#[cfg(feature = "kafka")]
+pub mod notify;
 pub mod place;
 pub mod provider;
 pub mod schema;

@@ -1,7 +1,8 @@
 //! `payments [--store URL] [--cache URL] [--cards FILE] [--serve [ADDR]]`
 //!
 //! Without `--serve` it checks itself and ends. Without `--store` it runs on a SQLite file that goes away with it.
-//! `--cards` names the file of a card provider, which stands in for a real one; a check has one that goes away.
+//! `payments notify --from kafka://… --store postgres://…` is the other end: a consumer of what the service tells (feature
+//! `kafka`). `--cards` names the file of a card provider, which stands in for a real one; a check has one that goes away.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -51,6 +52,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> Result<(), Failed> {
+    if std::env::args().nth(1).is_some_and(|word| word == "notify") {
+        return notify(std::env::args().skip(2)).await;
+    }
     let args = Args::parse()?;
     let passing = Passing(std::env::temp_dir().join(format!("payments-{}", std::process::id())));
     std::fs::create_dir_all(&passing.0)?;
@@ -66,6 +70,17 @@ async fn run() -> Result<(), Failed> {
         None => check::check(&app).await,
         Some(address) => serve(app, address, cards.is_some()).await,
     }
+}
+
+#[cfg(feature = "kafka")]
+async fn notify(words: impl Iterator<Item = String>) -> Result<(), Failed> {
+    use payments::notify::{NotifyOptions, run};
+    run(&NotifyOptions::read(words, |name| std::env::var(name).ok())?).await
+}
+
+#[cfg(not(feature = "kafka"))]
+async fn notify(_: impl Iterator<Item = String>) -> Result<(), Failed> {
+    Err("built without Kafka: cargo run -p payments --features kafka -- notify …".into())
 }
 
 /// A directory that goes away at the end.

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -25,54 +25,91 @@ pub(super) struct Sent {
     pub(super) cut: usize,
 }
 
-struct Client {
+/// An order that was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) key: String,
+    pub(super) payment: String,
+    pub(super) refund: Option<String>,
+}
+
+/// Why an order has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It was asked for again and again, and nobody said what became of it.
+    InDoubt {
+        key: String,
+        /// What is known by then: the payment was answered and the refund was not.
+        paid: Option<Made>,
+        why: String,
+    },
+    /// An answer that must not be.
+    Wrong(String),
+}
+
+impl Trouble {
+    fn told(self) -> String {
+        match self {
+            Self::InDoubt { key, why, .. } => format!("{key} is in doubt: {why}"),
+            Self::Wrong(why) => why,
+        }
+    }
+}
+
+/// Asks for payments, and counts how often.
+#[derive(Debug)]
+pub(super) struct Client {
     to: SocketAddr,
-    /// So that runs on one database do not meet.
-    run: u32,
-    patience: Patience,
+    /// So that runs on one database or one topic do not meet.
+    merchant: String,
     requests: AtomicUsize,
     cut: AtomicUsize,
+    orders: AtomicUsize,
     refunds: AtomicUsize,
 }
 
 /// Sends so many payments, and refunds of every tenth.
-pub(super) fn send(to: SocketAddr, payments: u32, patience: Patience) -> Result<Sent, String> {
-    let counted = AtomicUsize::default;
-    let client = Client {
-        to,
-        run: std::process::id(),
-        patience,
-        requests: counted(),
-        cut: counted(),
-        refunds: counted(),
-    };
+pub(super) fn send(client: &Client, payments: u32, patience: Patience) -> Result<Sent, String> {
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for first in 0..CLIENTS {
-            let (client, failed) = (&client, &failed);
+            let failed = &failed;
             scope.spawn(move || {
                 for n in (first..payments).step_by(CLIENTS as usize) {
-                    if let Err(error) = client.order(n) {
-                        failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
+                    if let Err(trouble) = client.order(n, patience) {
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(trouble);
                         return;
                     }
                 }
             });
         }
     });
-    if let Some(error) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        return Err(error);
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(trouble) => Err(trouble.told()),
+        None => Ok(client.sent()),
     }
-    let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
-    let (payments, refunds, requests) = (payments as usize, read(&client.refunds), read(&client.requests));
-    Ok(Sent { payments, refunds, requests, again: requests - payments - refunds, cut: read(&client.cut) })
 }
 
 impl Client {
+    pub(super) fn new(to: SocketAddr, merchant: &str) -> Self {
+        let counted = AtomicUsize::default;
+        let (requests, cut, orders, refunds) = (counted(), counted(), counted(), counted());
+        Self { to, merchant: merchant.to_owned(), requests, cut, orders, refunds }
+    }
+
+    /// What was asked for so far.
+    pub(super) fn sent(&self) -> Sent {
+        let read = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+        let (payments, refunds, requests) = (read(&self.orders), read(&self.refunds), read(&self.requests));
+        let again = requests.saturating_sub(payments + refunds);
+        Sent { payments, refunds, requests, again, cut: read(&self.cut) }
+    }
+
     /// One order: some hang up first, some come twice at once, all come again at the end.
-    fn order(&self, n: u32) -> Result<(), String> {
-        let (key, path) = (format!("order-{}-{n}", self.run), "/api/v1/payments");
+    pub(super) fn order(&self, n: u32, patience: Patience) -> Result<Made, Trouble> {
+        let (key, path) = (format!("order-{n}"), "/api/v1/payments");
         let body = format!(r#"{{"amount": {}, "customer": "customer-{}"}}"#, 100 + n, n % 50);
+        self.orders.fetch_add(1, Ordering::Relaxed);
         if n.is_multiple_of(5) {
             self.hang_up(path, &key, &body);
         }
@@ -84,33 +121,60 @@ impl Client {
                 let _ = self.ask(path, &key, &body);
             });
         }
-        let first = self.made(path, &key, &body)?;
-        let again = self.made(path, &key, &body)?;
-        if first != again {
-            return Err(format!("{key} is two payments: {first} and {again}"));
-        }
+        let payment = self.made_once(path, &key, &body, patience, None)?;
+        let mut made = Made { key, payment, refund: None };
         if n.is_multiple_of(10) {
-            let (path, key) = (format!("{path}/{first}/refunds"), format!("refund-{}-{n}", self.run));
+            let (path, key) = (format!("{path}/{}/refunds", made.payment), format!("refund-{n}"));
             self.refunds.fetch_add(1, Ordering::Relaxed);
-            self.made(&path, &key, r#"{"amount": 50}"#)?;
-            self.made(&path, &key, r#"{"amount": 50}"#)?;
+            let refund = self.made_once(&path, &key, r#"{"amount": 50}"#, patience, Some(&made))?;
+            made.refund = Some(refund);
         }
-        Ok(())
+        Ok(made)
+    }
+
+    /// Asks until it is made, asks again, and gives its id: the same both times.
+    fn made_once(
+        &self,
+        path: &str,
+        key: &str,
+        body: &str,
+        patience: Patience,
+        paid: Option<&Made>,
+    ) -> Result<String, Trouble> {
+        let first = self.made(path, key, body, patience, paid)?;
+        match self.made(path, key, body, patience, paid) {
+            Ok(again) if again == first => Ok(first),
+            Ok(again) => Err(Trouble::Wrong(format!("{key} is two things: {first} and {again}"))),
+            // It was answered once, which is what is to be known.
+            Err(Trouble::InDoubt { .. }) => Ok(first),
+            Err(wrong) => Err(wrong),
+        }
     }
 
     /// Asks until it is made, and gives its id.
-    fn made(&self, path: &str, key: &str, body: &str) -> Result<String, String> {
+    fn made(
+        &self,
+        path: &str,
+        key: &str,
+        body: &str,
+        patience: Patience,
+        paid: Option<&Made>,
+    ) -> Result<String, Trouble> {
         loop {
             match self.ask(path, key, body) {
                 Ok((201, answer)) => {
                     let id = answer.get("id").and_then(Value::as_str).map(str::to_owned);
-                    return id.ok_or_else(|| format!("{key} has no id: {answer}"));
+                    return id.ok_or_else(|| Trouble::Wrong(format!("{key} has no id: {answer}")));
                 }
                 // Another one is at it, or it is not known to be done.
                 Ok((409 | 502..=504, _)) | Err(_) => {}
-                Ok((status, answer)) => return Err(format!("{key} was answered with {status}: {answer}")),
+                Ok((status, answer)) => {
+                    return Err(Trouble::Wrong(format!("{key} was answered with {status}: {answer}")));
+                }
             }
-            self.patience.check("clients are not answered")?;
+            if let Err(why) = patience.check("clients are not answered") {
+                return Err(Trouble::InDoubt { key: key.to_owned(), paid: paid.cloned(), why });
+            }
             std::thread::sleep(AGAIN_PAUSE);
         }
     }
@@ -122,7 +186,12 @@ impl Client {
         let broken = || io::Error::new(io::ErrorKind::UnexpectedEof, "no answer");
         let (head, body) = text.split_once("\r\n\r\n").ok_or_else(broken)?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(broken)?;
-        Ok((status, serde_json::from_str(body).unwrap_or(Value::Null)))
+        match serde_json::from_str(body) {
+            Ok(body) => Ok((status, body)),
+            // Cut off in the middle of the answer: none.
+            Err(_) if status == 201 => Err(broken()),
+            Err(_) => Ok((status, Value::Null)),
+        }
     }
 
     fn hang_up(&self, path: &str, key: &str, body: &str) {
@@ -132,14 +201,16 @@ impl Client {
     }
 
     fn begin(&self, path: &str, key: &str, body: &str) -> io::Result<TcpStream> {
-        let mut stream = TcpStream::connect(self.to)?;
-        stream.set_read_timeout(Some(Duration::from_secs(ANSWER_SECONDS_MAX)))?;
+        let patience = Duration::from_secs(ANSWER_SECONDS_MAX);
+        let mut stream = TcpStream::connect_timeout(&self.to, patience)?;
+        stream.set_read_timeout(Some(patience))?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nhost: {}\r\nx-merchant-id: acme\r\nconnection: close\r\nidempotency-key: {key}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            "POST {path} HTTP/1.1\r\nhost: {}\r\nx-merchant-id: {}\r\nconnection: close\r\n\
+             idempotency-key: {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             self.to,
+            self.merchant,
             body.len()
         )?;
         Ok(stream)

@@ -1,13 +1,17 @@
 //! `cargo xtask demo-stack`: everything from a careless client to a consumer, and what was counted on the way.
 //!
 //! ```text
-//!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ semel relay ─▶ Kafka ─▶ Kafka's console consumer
+//!  clients ─▶ semel gateway ─▶ payments ─▶ PostgreSQL ─▶ semel relay ─▶ Kafka ─▶ payments notify ─▶ notifications
 //! ```
 //!
-//! Nothing here asks semel what it did: payments and events are counted by plain SQL, arrivals by Kafka's own consumer.
+//! Nothing here asks semel what it did: payments, events and notifications are counted by plain SQL, what is in Kafka by Kafka's
+//! own console consumer. With `--chaos` everything is killed in turn while clients ask.
 
 mod arrived;
+mod chaos;
 mod clients;
+mod duration;
+mod parts;
 mod stack;
 mod tables;
 
@@ -23,11 +27,15 @@ use self::tables::Tables;
 /// A run that takes longer than this hangs. Building does not count.
 const RUN_SECONDS_MAX: u64 = 240;
 
-/// Payments through the gateway, their events to Kafka, and a table of what was counted.
+/// Payments through the gateway, their events to Kafka, notifications of them, and a table of what was counted.
 ///
-/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it and `semel relay` behind it; sends payments
-/// and refunds, many of them several times and some cut off before the answer; reads the events with Kafka's own console
-/// consumer. Ends everything it started. Exits with 1 when an event is missing, comes twice, or tells of nothing.
+/// Starts PostgreSQL, Redis, Kafka, the reference service, the gateway in front of it, `semel relay` behind it and the
+/// consumer of what it relays; sends payments and refunds, many of them several times and some cut off before the answer;
+/// reads the events with Kafka's own console consumer, and counts the notifications. Ends everything it started. Exits with
+/// 1 when something is missing, comes twice, or tells of nothing.
+///
+/// With --chaos it goes on for that long while each part is killed (-9) in turn and started again: gateway, service, relay and
+/// consumer, and PostgreSQL, Redis and Kafka unless they are somebody else's.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// How many payments.
@@ -39,6 +47,18 @@ pub(crate) struct Arguments {
     /// Stay when all is counted, with the addresses, until Ctrl-C.
     #[arg(long)]
     keep: bool,
+    /// Kill everything in turn for so long (90s, 10m, 2h) while clients ask.
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, conflicts_with_all = ["payments", "keep"])]
+    chaos: Option<Duration>,
+    /// One JSON object instead of the table.
+    #[arg(long, requires = "chaos")]
+    json: bool,
+    /// A bug that has to be found: no-inbox.
+    #[arg(long, hide = true, requires = "chaos", value_parser = ["no-inbox"])]
+    planted: Option<String>,
+    /// Use the programs as they are beside this one: they were built with all features.
+    #[arg(long, hide = true)]
+    as_built: bool,
 }
 
 /// How the relay reads the outbox.
@@ -63,26 +83,37 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Bounds a run, and ends it early when somebody wants that.
 #[derive(Debug, Clone, Copy)]
-struct Patience(Instant);
+struct Patience {
+    until: Instant,
+    seconds: u64,
+}
 
 impl Patience {
+    fn new(seconds: u64) -> Self {
+        Self { until: Instant::now() + Duration::from_secs(seconds), seconds }
+    }
+
     fn check(self, what: &str) -> Result<(), String> {
         if INTERRUPTED.load(Ordering::SeqCst) {
             return Err("interrupted".to_owned());
         }
-        match Instant::now() < self.0 {
+        match Instant::now() < self.until {
             true => Ok(()),
-            false => Err(format!("it took more than {RUN_SECONDS_MAX} s: {what}")),
+            false => Err(format!("it took more than {} s: {what}", self.seconds)),
         }
     }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).map_err(|error| error.to_string())?;
-    stack::build()?;
-    let patience = Patience(Instant::now() + Duration::from_secs(RUN_SECONDS_MAX));
-    let mut stack = Stack::start(arguments.mode)?;
-    let shown = show(arguments, &stack, patience);
+    if !arguments.as_built {
+        stack::build()?;
+    }
+    let mut stack = Stack::start(arguments.mode, arguments.planted.clone())?;
+    let shown = match arguments.chaos {
+        Some(duration) => chaos::run(&mut stack, duration, arguments.json),
+        None => show(arguments, &stack, Patience::new(RUN_SECONDS_MAX)),
+    };
     if arguments.keep && shown.is_ok() {
         stack.tell();
         while !INTERRUPTED.load(Ordering::SeqCst) {
@@ -97,14 +128,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 
 fn show(arguments: &Arguments, stack: &Stack, patience: Patience) -> Result<(), String> {
     eprintln!("  clients       {} payments through the gateway …", arguments.payments);
-    let sent = clients::send(stack.gateway(), arguments.payments, patience)?;
-    let tables = Tables::read(stack)?;
-    eprintln!("  consumer      Kafka's own, reading {} and {} …", arrived::TOPICS[0], arrived::TOPICS[1]);
+    let client = clients::Client::new(stack.address(), stack.merchant());
+    let sent = clients::send(&client, arguments.payments, patience)?;
+    eprintln!("  notifications of what arrives at the consumer …");
+    let tables = Tables::wait_for_notifications(stack, patience)?;
+    eprintln!("  Kafka's own   consumer, reading {} and {} …", arrived::TOPICS[0], arrived::TOPICS[1]);
     let arrived = Arrived::wait_for(stack, &tables, patience)?;
+    // What comes twice may come late.
+    let tables = Tables::read(stack)?;
     print!("{}", table(&sent, &tables, &arrived));
     let wrong = wrong(&sent, &tables, &arrived);
     if wrong.is_empty() {
-        println!("every payment and every refund was made once, told once, and arrived once");
+        println!(
+            "every payment and every refund was made once, told once, arrived once, and was notified of once"
+        );
         return Ok(());
     }
     Err(wrong.join("; "))
@@ -118,7 +155,7 @@ fn table(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> String {
         "\n{} requests for {} payments and {} refunds: {} of them again, {} cut off before the answer\n",
         sent.requests, sent.payments, sent.refunds, sent.again, sent.cut
     );
-    let heads = ["database", "outbox", "Kafka", "once", "twice", "missing"];
+    let heads = ["database", "outbox", "Kafka", "once", "twice", "missing", "notified"];
     let _ = write!(out, "{:<20}", "");
     heads.iter().for_each(|head| {
         let _ = write!(out, "{head:>10}");
@@ -130,7 +167,11 @@ fn table(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> String {
         for number in [made, told, came.total, came.once, came.twice, came.missing] {
             let _ = write!(out, "{number:>10}");
         }
-        out.push('\n');
+        let notified = match tables::NOTIFIED.contains(&kind) {
+            true => tables.notified(kind).0.to_string(),
+            false => "–".to_owned(),
+        };
+        let _ = writeln!(out, "{notified:>10}");
     }
     out.push('\n');
     out
@@ -151,6 +192,11 @@ fn wrong(sent: &clients::Sent, tables: &Tables, arrived: &Arrived) -> Vec<String
         same(format!("{kind} in the outbox"), tables.told(kind), made);
         same(format!("{kind} in Kafka"), came.total, made);
         same(format!("{kind} that came once"), came.once, made);
+    }
+    for kind in tables::NOTIFIED {
+        let (rows, different) = tables.notified(kind);
+        same(format!("notifications of {kind}"), rows, tables.made(kind));
+        same(format!("{kind} that were notified of"), different, tables.made(kind));
     }
     wrong
 }
@@ -180,5 +226,8 @@ mod tests {
         assert_eq!(twice[1], "payment.completed that came once: 1 instead of 2");
         let lost = clients::Sent { payments: 3, ..sent };
         assert_eq!(wrong(&lost, &tables, &Arrived::sample(&all, &tables)).len(), 1);
+        let doubled = Tables::sample().with_a_double();
+        let notified = wrong(&lost, &doubled, &Arrived::sample(&all, &tables));
+        assert_eq!(notified[1], "notifications of payment.completed: 3 instead of 2");
     }
 }

@@ -1,53 +1,69 @@
-//! The processes: servers, service, gateway and relay, each started when the one before it serves.
+//! The processes: servers, service, gateway, relay and consumer, each started when the one before it serves.
 
 use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use testkit::child::Child;
 use testkit::services::{Service, Up};
 
 use super::Mode;
+use super::parts::Part;
 use crate::{phase, services};
 
-const SERVICES: [Service; 3] = [Service::Postgres, Service::Redis, Service::Kafka];
-const START: Duration = Duration::from_secs(30);
-const END: Duration = Duration::from_secs(15);
+/// The servers of the stack.
+pub(super) const SERVICES: [Service; 3] = [Service::Postgres, Service::Redis, Service::Kafka];
+const START: Duration = Duration::from_secs(60);
+const END: Duration = Duration::from_secs(30);
 
 /// Everything that runs. [Ended](Self::end) in order, or at least killed.
 #[derive(Debug)]
 pub(super) struct Stack {
     /// In the order they were started in.
-    processes: Vec<(&'static str, Child)>,
+    processes: Vec<(Part, Child)>,
     started: Vec<Service>,
     postgres: String,
+    redis: String,
     kafka: String,
-    schema: String,
-    directory: PathBuf,
-    payments: Option<SocketAddr>,
-    gateway: Option<SocketAddr>,
+    /// What clients call themselves: events of other runs in the same topics are of others.
+    merchant: String,
+    pub(super) schema: String,
+    pub(super) directory: PathBuf,
+    pub(super) mode: Mode,
+    /// A bug that the consumer is to have.
+    pub(super) planted: Option<String>,
+    pub(super) payments: Option<SocketAddr>,
+    pub(super) gateway: Option<SocketAddr>,
 }
 
-/// Builds what is started.
+/// Builds what is started, with the points at which it is killed on purpose.
 pub(super) fn build() -> Result<(), String> {
-    crate::prove::cargo_plain(&["build", "--quiet", "--package", "payments", "--package", "semel-cli"])
+    let features = "payments/kafka,payments/crash-points,semel-cli/crash-points";
+    let packages = ["--package", "payments", "--package", "semel-cli", "--bins"];
+    crate::prove::cargo_plain(&[&["build", "--quiet", "--features", features], &packages[..]].concat())
 }
 
 impl Stack {
-    pub(super) fn start(mode: Mode) -> Result<Self, String> {
+    pub(super) fn start(mode: Mode, planted: Option<String>) -> Result<Self, String> {
+        let pid = std::process::id();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut stack = Self {
             processes: Vec::new(),
             started: Vec::new(),
             postgres: String::new(),
+            redis: String::new(),
             kafka: String::new(),
-            schema: format!("demo_stack_{}", std::process::id()),
-            directory: phase::logs().join(format!("demo-stack-{}", std::process::id())),
+            merchant: format!("demo-{pid}-{since}"),
+            schema: format!("demo_stack_{pid}"),
+            directory: phase::logs().join(format!("demo-stack-{pid}")),
+            mode,
+            planted,
             payments: None,
             gateway: None,
         };
-        match stack.fill(mode) {
+        match stack.fill() {
             Ok(()) => Ok(stack),
             Err(error) => {
                 stack.tell_logs();
@@ -57,7 +73,7 @@ impl Stack {
         }
     }
 
-    fn fill(&mut self, mode: Mode) -> Result<(), String> {
+    fn fill(&mut self) -> Result<(), String> {
         fs::create_dir_all(&self.directory)
             .map_err(|error| format!("{}: {error}", self.directory.display()))?;
         let mut missing = Vec::new();
@@ -73,63 +89,99 @@ impl Stack {
         }
         let at = |service| testkit::services::find(service).ok_or_else(|| format!("{service} is gone"));
         (self.postgres, self.kafka) = (at(Service::Postgres)?, at(Service::Kafka)?);
-        let redis = at(Service::Redis)?;
+        self.redis = at(Service::Redis)?;
         self.sql(&format!("CREATE SCHEMA {}", self.schema))?;
-        let store = format!("{}?schema={}", self.postgres, self.schema);
-
-        let mut payments = program("payments")?;
-        let cache = format!("{redis}?prefix={}", self.schema);
-        payments.args(["--store", &store, "--cache", &cache, "--serve", "127.0.0.1:0"]);
-        let payments = self.run("payments", payments, "listening on ")?;
-        let payments: SocketAddr = payments.parse().map_err(|_| format!("no address: {payments:?}"))?;
-        self.payments = Some(payments);
-
-        let config = self.directory.join("gateway.toml");
-        let text = gateway(payments, &self.directory.join("gateway.db"));
-        fs::write(&config, text).map_err(|error| format!("{}: {error}", config.display()))?;
-        let mut gateway = program("semel")?;
-        gateway.arg("gateway").arg("--config").arg(&config);
-        let gateway = self.run("gateway", gateway, "listening on ")?;
-        self.gateway = Some(gateway.parse().map_err(|_| format!("no address: {gateway:?}"))?);
-
-        let mut relay = program("semel")?;
-        relay.args([
-            "relay",
-            "--from",
-            &store,
-            "--to",
-            &format!("kafka://{}", self.kafka),
-            "--mode",
-            mode.name(),
-        ]);
-        if mode == Mode::Cdc {
-            relay.args(["--slot", &self.schema, "--publication", &self.schema]);
+        for part in Part::ALL {
+            let begin = Instant::now();
+            let line = self.run(part, None)?;
+            eprintln!("  {:<13} up in {:.1} s    {line}", part.name(), begin.elapsed().as_secs_f64());
         }
-        self.run("relay", relay, "relaying").map(drop)
+        Ok(())
     }
 
-    /// Starts a program and waits for the line that begins so; gives the rest of it.
-    fn run(&mut self, name: &'static str, command: Command, wanted: &str) -> Result<String, String> {
-        let begin = Instant::now();
-        let mut child = Child::spawn(command, None).map_err(|error| format!("{name}: {error}"))?;
+    /// Starts a part and waits until it serves; gives the rest of the line in which it says so. It stops at a point if it is
+    /// told to.
+    pub(super) fn run(&mut self, part: Part, crash_at: Option<&str>) -> Result<String, String> {
+        let (begin, name) = (Instant::now(), part.name());
+        let command = part.command(self)?;
+        let mut child = Child::spawn(command, crash_at).map_err(|error| format!("{name}: {error}"))?;
         let line = loop {
             match child.next_line(START.saturating_sub(begin.elapsed())) {
-                Ok(line) => match line.strip_prefix(wanted) {
+                Ok(line) => match line.strip_prefix(part.up()) {
                     Some(rest) => break rest.trim().to_owned(),
                     None => continue,
                 },
                 Err(error) => {
-                    self.processes.push((name, child));
+                    self.processes.push((part, child));
                     return Err(format!("{name} does not start: {error}"));
                 }
             }
         };
-        eprintln!("  {name:<13} up in {:.1} s    {line}", begin.elapsed().as_secs_f64());
-        self.processes.push((name, child));
+        self.processes.push((part, child));
+        let address = || line.parse().map_err(|_| format!("no address of {name}: {line:?}"));
+        match part {
+            Part::Payments => self.payments = Some(address()?),
+            Part::Gateway => self.gateway = Some(address()?),
+            Part::Relay | Part::Consumer => {}
+        }
         Ok(line)
     }
 
-    pub(super) fn gateway(&self) -> SocketAddr {
+    /// SIGKILL. One that has ended by itself is an error, with what it said.
+    pub(super) fn kill(&mut self, part: Part) -> Result<(), String> {
+        self.check(part)?;
+        let mut child = self.take(part)?;
+        child.kill().map(drop).map_err(|error| format!("{}: {error}", part.name()))
+    }
+
+    /// SIGKILL where it stands, once it has got to the point that it was started with.
+    pub(super) fn kill_at_point(&mut self, part: Part, patience: Duration) -> Result<(), String> {
+        let mut child = self.take(part)?;
+        let there = child.wait_for_point(patience);
+        child.kill().map_err(|error| format!("{}: {error}", part.name()))?;
+        there.map(drop).map_err(|error| format!("{}: {error}", part.name()))
+    }
+
+    /// SIGTERM, and waits until it has ended.
+    pub(super) fn stop(&mut self, part: Part) -> Result<(), String> {
+        let mut child = self.take(part)?;
+        let _ = child.terminate();
+        match child.wait(END) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(format!("{} did not end within {} s and was killed", part.name(), END.as_secs())),
+        }
+    }
+
+    /// Whether a part still runs.
+    pub(super) fn check(&mut self, part: Part) -> Result<(), String> {
+        let Some((_, child)) = self.processes.iter_mut().find(|(of, _)| *of == part) else { return Ok(()) };
+        match child.wait(Duration::ZERO) {
+            Err(_) => Ok(()),
+            Ok(ended) => {
+                let last: Vec<_> = ended.stderr.iter().rev().take(3).rev().cloned().collect();
+                Err(format!("{} ended by itself ({}): {}", part.name(), ended.status, last.join(" / ")))
+            }
+        }
+    }
+
+    fn take(&mut self, part: Part) -> Result<Child, String> {
+        let at = self.processes.iter().position(|(of, _)| *of == part);
+        at.map(|at| self.processes.remove(at).1).ok_or_else(|| format!("{} does not run", part.name()))
+    }
+
+    pub(super) fn store(&self) -> String {
+        format!("{}?schema={}", self.postgres, self.schema)
+    }
+
+    pub(super) fn cache(&self) -> String {
+        format!("{}?prefix={}", self.redis, self.schema)
+    }
+
+    pub(super) fn merchant(&self) -> &str {
+        &self.merchant
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
         // A stack that was given out is complete.
         self.gateway.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))
     }
@@ -181,7 +233,8 @@ impl Stack {
 
     /// What the processes said last: something is wrong.
     pub(super) fn tell_logs(&mut self) {
-        for (name, child) in &mut self.processes {
+        for (part, child) in &mut self.processes {
+            let name = part.name();
             let _ = child.kill();
             let Ok(finished) = child.wait(END) else { continue };
             for line in finished.stderr.iter().rev().take(10).rev() {
@@ -190,14 +243,13 @@ impl Stack {
         }
     }
 
-    /// Ends everything that was started, in order: the relay first, the servers last.
+    /// Ends everything that was started, in order: the consumer first, the servers last.
     pub(super) fn end(&mut self) -> Result<(), String> {
         let mut failed = Vec::new();
-        while let Some((name, mut child)) = self.processes.pop() {
-            let _ = child.terminate();
-            if child.wait(END).is_err() {
-                failed.push(format!("{name} did not end within {} s and was killed", END.as_secs()));
-            }
+        self.processes.sort_by_key(|(part, _)| *part);
+        while let Some((part, _)) = self.processes.last() {
+            let part = *part;
+            failed.extend(self.stop(part).err());
         }
         if !self.postgres.is_empty() {
             failed.extend(self.drop_slot().err());
@@ -210,23 +262,4 @@ impl Stack {
         }
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
-}
-
-/// A program that was built with this one.
-fn program(name: &str) -> Result<Command, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    Ok(Command::new(own.with_file_name(name)))
-}
-
-/// The service claims in its own transactions, so what the gateway passes on again is safe.
-fn gateway(upstream: SocketAddr, store: &Path) -> String {
-    format!(
-        "upstream = \"http://{upstream}\"\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
-         store = \"sqlite:{}\"\n\n[scope]\ntenant = \"header:X-Merchant-Id\"\n\n\
-         [[operation]]\nname = \"payment.create\"\nmatch = \"POST /api/v1/payments\"\neffect = \"keyed\"\n\
-         in_flight = \"wait:2s\"\n\n\
-         [[operation]]\nname = \"payment.refund\"\nmatch = \"POST /api/v1/payments/{{id}}/refunds\"\n\
-         effect = \"keyed\"\nin_flight = \"wait:2s\"\n",
-        store.display()
-    )
 }

@@ -1,19 +1,30 @@
 //! What the database says, to plain SQL.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use super::Patience;
 use super::stack::Stack;
 
 /// What is told: of each payment the first two, of each refund the last two.
 pub(super) const KINDS: [&str; 4] =
     ["payment.completed", "payment.recorded", "payment.refunded", "refund.recorded"];
 
-/// Payments, refunds and events that are committed.
+/// What the consumer makes notifications of.
+pub(super) const NOTIFIED: [&str; 2] = ["payment.completed", "payment.refunded"];
+
+/// How often each payment and refund of this run was notified of. The topic has those of other runs as well.
+const NOTIFICATIONS: &str =
+    "SELECT kind, coalesce(refund, payment) FROM notifications WHERE merchant LIKE '%{}'";
+
+/// Payments, refunds, events and notifications that are committed.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     payments: BTreeSet<String>,
     refunds: BTreeSet<String>,
     told: BTreeMap<String, usize>,
+    /// By kind and id.
+    notified: BTreeMap<(String, String), usize>,
 }
 
 impl Tables {
@@ -28,7 +39,21 @@ impl Tables {
             payments: ids("SELECT id FROM payment")?,
             refunds: ids("SELECT id FROM refund")?,
             told: told.collect(),
+            notified: notified(stack)?,
         })
+    }
+
+    /// Reads until there is a notification of everything, or it takes too long.
+    pub(super) fn wait_for_notifications(stack: &Stack, patience: Patience) -> Result<Self, String> {
+        loop {
+            let tables = Self::read(stack)?;
+            let missing = |kind: &&str| tables.notified(kind).1 < tables.made(kind);
+            // What is there is worth showing, and what is missing is the result.
+            if !NOTIFIED.iter().any(missing) || patience.check("notifications are missing").is_err() {
+                return Ok(tables);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Two payments, each told of twice.
@@ -38,6 +63,9 @@ impl Tables {
             payments: ["pay_1", "pay_2"].map(str::to_owned).into(),
             refunds: BTreeSet::new(),
             told: [("payment.completed".to_owned(), 2), ("payment.recorded".to_owned(), 2)].into(),
+            notified: ["pay_1", "pay_2"]
+                .map(|id| (("payment.completed".to_owned(), id.to_owned()), 1))
+                .into(),
         }
     }
 
@@ -53,4 +81,27 @@ impl Tables {
     pub(super) fn told(&self, kind: &str) -> usize {
         self.told.get(kind).copied().unwrap_or_default()
     }
+
+    /// Notifications of a kind, and how many different ones.
+    pub(super) fn notified(&self, kind: &str) -> (usize, usize) {
+        let times = self.notified.iter().filter(|((of, _), _)| of == kind).map(|(_, times)| *times);
+        times.fold((0, 0), |(rows, different), times| (rows + times, different + 1))
+    }
+
+    /// One notification more than there should be.
+    #[cfg(test)]
+    pub(super) fn with_a_double(mut self) -> Self {
+        self.notified.values_mut().take(1).for_each(|times| *times += 1);
+        self
+    }
+}
+
+fn notified(stack: &Stack) -> Result<BTreeMap<(String, String), usize>, String> {
+    let mut notified = BTreeMap::new();
+    for line in stack.sql(&NOTIFICATIONS.replace("{}", stack.merchant()))?.lines() {
+        if let Some((kind, id)) = line.split_once('|') {
+            *notified.entry((kind.to_owned(), id.to_owned())).or_default() += 1;
+        }
+    }
+    Ok(notified)
 }

@@ -8,6 +8,8 @@ mod client;
 mod crash;
 mod database;
 mod events;
+#[cfg(feature = "kafka")]
+mod notify;
 mod once;
 mod refunds;
 mod retention;

@@ -1,0 +1,61 @@
+//! The servers of this checkout, for this run alone: whoever kills one must not do it to somebody's test.
+
+use testkit::services::{Alone, Condition, Service, alone, status};
+
+use crate::demo_stack::stack::SERVICES;
+
+/// Those that may be killed.
+#[derive(Debug)]
+pub(super) struct Servers {
+    ours: Vec<(Service, Alone)>,
+    spared: Vec<Service>,
+}
+
+impl Servers {
+    /// Waits until nobody else uses them.
+    pub(super) fn take() -> Result<Self, String> {
+        let (mut ours, mut spared) = (Vec::new(), Vec::new());
+        for service in SERVICES {
+            if status(service).condition == Condition::Given {
+                spared.push(service);
+                continue;
+            }
+            ours.push((service, alone(service).ok_or_else(|| format!("this run goes without {service}"))?));
+        }
+        Ok(Self { ours, spared })
+    }
+
+    pub(super) fn spared(&self) -> &[Service] {
+        &self.spared
+    }
+
+    pub(super) fn has(&self, service: Service) -> bool {
+        self.ours.iter().any(|(of, _)| *of == service)
+    }
+
+    /// SIGKILL to all of its processes.
+    pub(super) fn kill(&mut self, service: Service) -> Result<(), String> {
+        self.of(service)?.kill().map_err(|error| error.to_string())
+    }
+
+    /// Starts it on the data it had, where it was. Redis forgets everything: it is a cache here, and has to be worth no more
+    /// than one.
+    pub(super) fn start(&mut self, service: Service) -> Result<(), String> {
+        let server = self.of(service)?;
+        let before = server.url().to_owned();
+        let started = match service {
+            Service::Redis => server.restart_with(&["--appendonly", "no"]),
+            _ => server.start(),
+        };
+        started.map_err(|error| error.to_string())?;
+        match server.url() == before {
+            true => Ok(()),
+            false => Err(format!("{service} came back at another address; run it again")),
+        }
+    }
+
+    fn of(&mut self, service: Service) -> Result<&mut Alone, String> {
+        let ours = self.ours.iter_mut().find(|(of, _)| *of == service);
+        ours.map(|(_, alone)| alone).ok_or_else(|| format!("{service} is not ours to kill"))
+    }
+}
