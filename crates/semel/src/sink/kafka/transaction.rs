@@ -207,9 +207,15 @@ impl Transaction<'_> {
         }
         // Waited for here and not in the commit, so that what is then to be committed is there.
         if !batch.wait(until) {
-            return Err(self
-                .steps
-                .abort(SinkError::not_published("the broker did not take a transaction in time")));
+            let late = "the broker did not take a transaction in time";
+            let failed = self.steps.abort(SinkError::not_published(late));
+            // Ended here, it may be open there: what the broker did not answer it may still read. Taking the ids over
+            // ends that too.
+            return Err(if failed.error.is_fenced() {
+                failed
+            } else {
+                Failed::lost(in_doubt(late.to_owned()))
+            });
         }
         let reports = batch.reports();
         if let Some(error) = self.blame(events, &reports) {
