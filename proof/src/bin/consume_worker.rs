@@ -1,6 +1,6 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where BROKER is `kafka`, QUEUE is the
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place|slow MEMBER`, where BROKER is `kafka` or `nats`, QUEUE is the
 //! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
 use semel::source::kafka::KafkaSource;
+use semel::source::nats::NatsSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,7 +40,9 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
     let options: PgConnectOptions = postgres.parse()?;
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
-    let table = Table { pool, inbox: Inbox::new("judged")? };
+    // Longer than any lease here.
+    let work = if *how == "slow" { Duration::from_secs(7) } else { Duration::ZERO };
+    let table = Table { pool, inbox: Inbox::new("judged")?, work };
     match *broker {
         "kafka" => {
             let mut source =
@@ -47,6 +50,10 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             if *member != "-" {
                 source = source.set("group.instance.id", member)?;
             }
+            bring(source.open()?, table, how).await
+        }
+        "nats" => {
+            let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
             bring(source.open()?, table, how).await
         }
         _ => Err(format!("there is no source for {broker}").into()),
@@ -83,6 +90,8 @@ async fn run<S: Source>(consumer: Consumer<S, Table>) -> Result<String, Wrong> {
 struct Table {
     pool: PgPool,
     inbox: Inbox,
+    /// How long the effects of one call take.
+    work: Duration,
 }
 
 impl Handler for Table {
@@ -96,6 +105,7 @@ impl Handler for Table {
                 .bind(String::from_utf8_lossy(message.payload()).into_owned());
             effect.execute(&mut *tx).await.map_err(Failed::later)?;
         }
+        tokio::time::sleep(self.work).await;
         point(AFTER_HANDLED);
         marked.end_tx(&mut tx).await?;
         point(BEFORE_COMMIT);

@@ -8,6 +8,7 @@ mod crash;
 mod kafka;
 mod laws;
 mod moved;
+mod nats;
 mod outage;
 mod planted;
 mod scene;

@@ -21,6 +21,7 @@ pub async fn acknowledged_before_the_effect<B: Broker>(url: &str) {
     worker.wait_for_point(SOON).unwrap();
     scene.behind_at_most(all - 1).await;
     worker.kill().unwrap();
+    scene.publish(20).await;
     let worker = scene.worker("right", "one", None);
     scene.behind_at_most(0).await;
     stop(worker);

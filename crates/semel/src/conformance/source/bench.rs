@@ -83,11 +83,15 @@ impl<'a, H: SourceHarness> Bench<'a, H> {
         }
     }
 
-    /// Exactly so many messages, in as many calls as it takes.
+    /// Exactly so many messages, in as many calls as it takes. The source is kept meanwhile.
     pub(super) async fn receive(&self, source: &mut H::Source, count: usize) -> Vec<Delivery> {
-        let until = self.deadline();
+        let (until, mut kept) = (self.deadline(), Instant::now());
         let mut came = Vec::new();
         while came.len() < count {
+            if kept.elapsed() >= source.keep_in() {
+                kept = Instant::now();
+                self.keep(source, &receipts(&came)).await;
+            }
             self.check(
                 Instant::now() < until,
                 format_args!("{} of {count} came: {:?}", came.len(), ids(&came)),
