@@ -1,7 +1,7 @@
-//! A consumer for killing: from Kafka into a table in PostgreSQL, until SIGTERM.
+//! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where MEMBER is a static member's
-//! name or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place|slow MEMBER`, where BROKER is `kafka` or `nats`, QUEUE is the
+//! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
 use semel::source::kafka::KafkaSource;
+use semel::source::nats::NatsSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,28 +34,44 @@ async fn main() -> ExitCode {
 }
 
 async fn consume(args: &[&str]) -> Result<String, Wrong> {
-    let [brokers, group, topic, url, schema, how, member] = args else {
-        return Err("usage: consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA HOW MEMBER".into());
+    let [broker, url, queue, postgres, schema, how, member] = args else {
+        return Err("usage: consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER".into());
     };
-    let options: PgConnectOptions = url.parse()?;
+    let options: PgConnectOptions = postgres.parse()?;
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
-    let handler = Table { pool, inbox: Inbox::new("judged")? };
-    let mut source = KafkaSource::options(brokers, group).topics(&[*topic]).session(Duration::from_secs(6));
-    if *member != "-" {
-        source = source.set("group.instance.id", member)?;
+    // Longer than any lease here.
+    let work = if *how == "slow" { Duration::from_secs(7) } else { Duration::ZERO };
+    let table = Table { pool, inbox: Inbox::new("judged")?, work };
+    match *broker {
+        "kafka" => {
+            let mut source =
+                KafkaSource::options(url, queue).topics(&[*queue]).session(Duration::from_secs(6));
+            if *member != "-" {
+                source = source.set("group.instance.id", member)?;
+            }
+            bring(source.open()?, table, how).await
+        }
+        "nats" => {
+            let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
+            bring(source.open()?, table, how).await
+        }
+        _ => Err(format!("there is no source for {broker}").into()),
     }
-    let identify = if *how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
+}
+
+async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, Wrong> {
+    let identify = if how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
     let options = ConsumerOptions::default()
         .identify(identify)
         .held_max(120)
         .batch_max(20)
         .concurrency(3)
         .pause(Duration::from_millis(20), Duration::from_secs(1));
-    if *how == "early" {
-        run(Consumer::new("judged", Early(source.open()?), handler, options)).await
+    if how == "early" {
+        run(Consumer::new("judged", Early(source), table, options)).await
     } else {
-        run(Consumer::new("judged", source.open()?, handler, options)).await
+        run(Consumer::new("judged", source, table, options)).await
     }
 }
 
@@ -73,6 +90,8 @@ async fn run<S: Source>(consumer: Consumer<S, Table>) -> Result<String, Wrong> {
 struct Table {
     pool: PgPool,
     inbox: Inbox,
+    /// How long the effects of one call take.
+    work: Duration,
 }
 
 impl Handler for Table {
@@ -86,6 +105,7 @@ impl Handler for Table {
                 .bind(String::from_utf8_lossy(message.payload()).into_owned());
             effect.execute(&mut *tx).await.map_err(Failed::later)?;
         }
+        tokio::time::sleep(self.work).await;
         point(AFTER_HANDLED);
         marked.end_tx(&mut tx).await?;
         point(BEFORE_COMMIT);
@@ -96,9 +116,9 @@ impl Handler for Table {
 }
 
 /// What the table has to catch: messages are done for the broker before their effect is there.
-struct Early(KafkaSource);
+struct Early<S>(S);
 
-impl Source for Early {
+impl<S: Source> Source for Early<S> {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let came = self.0.receive(most, wait).await?;
         let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();

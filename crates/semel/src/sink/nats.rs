@@ -4,7 +4,7 @@
 //! |---|---|
 //! | subject | its topic |
 //! | `Nats-Msg-Id` | its id: within the stream's duplicate window a repeat is acknowledged and not stored again |
-//! | headers | as everywhere, see [`headers`] |
+//! | headers | as everywhere, see [`headers`]; `semel-key` is its partition key |
 //!
 //! An event that no stream listens for is not confirmed. With [`stream`](NatsOptions::stream) only that stream may take it.
 //!
@@ -92,13 +92,8 @@ impl NatsSink {
     }
 
     async fn connect(&self, until: Instant) -> Result<jetstream::Context, SinkError> {
-        let connect = ConnectOptions::new().connection_timeout(self.options.timeout);
-        match timeout_at(until, connect.connect(&self.options.url)).await {
-            Ok(Ok(client)) => {
-                let context = jetstream::context::ContextBuilder::new().timeout(self.options.timeout);
-                Ok(context.build(client))
-            }
-            Ok(Err(error)) => Err(SinkError::not_published(format!("NATS could not be reached: {error}"))),
+        match timeout_at(until, connect(&self.options.url, self.options.timeout)).await {
+            Ok(connected) => connected.map_err(SinkError::not_published),
             Err(_) => Err(SinkError::not_published("NATS did not answer in time")),
         }
     }
@@ -199,7 +194,8 @@ impl NatsSink {
             return Err(SinkError::not_published("a subject to publish to has no * and no >"));
         }
         let mut map = HeaderMap::new();
-        for (name, text) in headers::of(event, &self.options.style, "ce-") {
+        let key = event.ordered_by().map(|key| (headers::KEY.to_owned(), key.to_owned()));
+        for (name, text) in headers::of(event, &self.options.style, "ce-").into_iter().chain(key) {
             if name.to_ascii_lowercase().starts_with(SERVERS_OWN) {
                 return Err(SinkError::not_published(format!("the header {name:?} is NATS's own")));
             }
@@ -249,6 +245,15 @@ impl Sink for NatsSink {
         }
         self.left = false;
         answers.finish()
+    }
+}
+
+/// JetStream at this address. The client connects again by itself when the server was away.
+pub(crate) async fn connect(url: &str, timeout: Duration) -> Result<jetstream::Context, String> {
+    let options = ConnectOptions::new().connection_timeout(timeout).request_timeout(Some(timeout));
+    match options.connect(url).await {
+        Ok(client) => Ok(jetstream::context::ContextBuilder::new().timeout(timeout).build(client)),
+        Err(error) => Err(format!("NATS could not be reached: {error}")),
     }
 }
 

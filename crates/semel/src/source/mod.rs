@@ -13,6 +13,8 @@ mod identify;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
 
 pub use identify::{Identify, Unnamed};
 
