@@ -1,7 +1,7 @@
-//! A consumer for killing: from Kafka into a table in PostgreSQL, until SIGTERM.
+//! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where MEMBER is a static member's
-//! name or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|past|by-place MEMBER`, where BROKERS is `amqp://…` of
+//! RabbitMQ, `redis://…` or Kafka's, and MEMBER is the name it keeps over its restarts or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +10,8 @@ use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
 use semel::source::kafka::KafkaSource;
+use semel::source::rabbitmq::RabbitmqSource;
+use semel::source::redis_stream::RedisStreamSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,21 +42,46 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
     let handler = Table { pool, inbox: Inbox::new("judged")? };
+    let work = Work { handler, how };
+    if brokers.starts_with("amqp:") {
+        return work.on(RabbitmqSource::options(brokers, topic).prefetch(HELD_MAX).open()?).await;
+    }
+    if brokers.starts_with("redis:") {
+        let source = RedisStreamSource::options(brokers, topic, group)?.claim_after(Duration::from_secs(2));
+        let source = if *member == "-" { source } else { source.consumer(member) };
+        return work.on(source.open()?).await;
+    }
     let mut source = KafkaSource::options(brokers, group).topics(&[*topic]).session(Duration::from_secs(6));
     if *member != "-" {
         source = source.set("group.instance.id", member)?;
     }
-    let identify = if *how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
-    let options = ConsumerOptions::default()
-        .identify(identify)
-        .held_max(120)
-        .batch_max(20)
-        .concurrency(3)
-        .pause(Duration::from_millis(20), Duration::from_secs(1));
-    if *how == "early" {
-        run(Consumer::new("judged", Early(source.open()?), handler, options)).await
-    } else {
-        run(Consumer::new("judged", source.open()?, handler, options)).await
+    work.on(source.open()?).await
+}
+
+/// Most messages that are held.
+const HELD_MAX: u16 = 120;
+
+struct Work<'a> {
+    handler: Table,
+    how: &'a str,
+}
+
+impl Work<'_> {
+    async fn on<S: Source>(self, source: S) -> Result<String, Wrong> {
+        let identify = if self.how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
+        let options = ConsumerOptions::default()
+            .identify(identify)
+            .held_max(HELD_MAX.into())
+            .batch_max(20)
+            .concurrency(3)
+            .pause(Duration::from_millis(20), Duration::from_secs(1));
+        match self.how {
+            "early" => run(Consumer::new("judged", Early(source), self.handler, options)).await,
+            "past" => {
+                run(Consumer::new("judged", Past { source, given: Vec::new() }, self.handler, options)).await
+            }
+            _ => run(Consumer::new("judged", source, self.handler, options)).await,
+        }
     }
 }
 
@@ -96,9 +123,9 @@ impl Handler for Table {
 }
 
 /// What the table has to catch: messages are done for the broker before their effect is there.
-struct Early(KafkaSource);
+struct Early<S>(S);
 
-impl Source for Early {
+impl<S: Source> Source for Early<S> {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let came = self.0.receive(most, wait).await?;
         let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();
@@ -124,5 +151,43 @@ impl Source for Early {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.0.leave().await
+    }
+}
+
+/// What the table has to catch: whoever is told that one message is done takes all before it for done.
+struct Past<S> {
+    source: S,
+    given: Vec<Receipt>,
+}
+
+impl<S: Source> Source for Past<S> {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        let came = self.source.receive(most, wait).await?;
+        self.given.extend(came.iter().map(|delivery| delivery.receipt));
+        Ok(came)
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        let last =
+            settled.iter().filter(|(_, settle)| *settle == Settle::Done).map(|(receipt, _)| *receipt).max();
+        let all: Vec<_> = self.given.extract_if(.., |receipt| Some(*receipt) <= last).collect();
+        let done: Vec<_> = all.into_iter().map(|receipt| (receipt, Settle::Done)).collect();
+        self.source.settle(&done).await
+    }
+
+    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+        self.source.keep(held).await
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.source.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        self.source.lost()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.source.leave().await
     }
 }

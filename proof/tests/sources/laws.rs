@@ -101,7 +101,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     source.settle(&all(&came, Settle::Done)).await.unwrap();
     source.settle(&all(&rest, Settle::Done)).await.unwrap();
     source.leave().await.unwrap();
-    assert_eq!(scene.behind(), 40);
+    assert_eq!(scene.behind().await, 40);
     scene.end().await;
 }
 

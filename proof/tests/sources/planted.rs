@@ -11,7 +11,7 @@ async fn an_offset_that_is_committed_before_the_effect_loses_messages() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let Some(mut scene) = Scene::new(kafka.url()).await else { return };
     scene.publish(60).await;
-    let all = scene.behind();
+    let all = scene.behind().await;
     let mut worker = scene.worker("early", "one", Some(crash::AFTER_MARK));
     worker.wait_for_point(SOON).unwrap();
     scene.behind_at_most(all - 1).await;

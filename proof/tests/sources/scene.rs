@@ -1,23 +1,17 @@
-//! A topic, a group, a table of effects, and who judges it.
+//! A topic, queue or stream, its consumers, a table of effects, and who judges it.
 
 use std::collections::HashMap;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{FutureProducer, FutureRecord};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use semel::inbox;
 use semel::tx::driver::Dialect;
 use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
 
-use crate::SOON;
+use crate::broker::Broker;
+use crate::{SOON, unique};
 
-const PARTITIONS: i32 = 3;
 const KEYS: usize = 20;
 const EFFECT: &str =
     "CREATE TABLE effect (seq bigserial PRIMARY KEY, id text NOT NULL, key text, n integer NOT NULL);";
@@ -26,7 +20,7 @@ pub struct Scene {
     pub brokers: String,
     pub topic: String,
     url: String,
-    producer: FutureProducer,
+    broker: Broker,
     database: tokio_postgres::Client,
     /// Of each key, how many messages were published.
     published: HashMap<String, usize>,
@@ -36,18 +30,14 @@ pub struct Scene {
 impl Scene {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new(brokers: &str) -> Option<Self> {
+        Self::of(brokers, "").await
+    }
+
+    /// With a queue of a kind, where the broker has kinds.
+    pub async fn of(brokers: &str, kind: &str) -> Option<Self> {
         let lease = require(Service::Postgres)?;
-        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        let topic = format!("sources_{}_{nanos}", std::process::id());
-        let config = || {
-            let mut config = ClientConfig::new();
-            config.set("bootstrap.servers", brokers).set("enable.idempotence", "true");
-            config
-        };
-        let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
-        let new =
-            NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1)).set("retention.ms", "3600000");
-        admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        let topic = unique("sources");
+        let broker = Broker::new(brokers, &topic, kind).await;
         let (database, connection) =
             tokio_postgres::connect(lease.url(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -57,7 +47,7 @@ impl Scene {
         Some(Self {
             brokers: brokers.to_owned(),
             url: lease.url().to_owned(),
-            producer: config().create().unwrap(),
+            broker,
             database,
             published: HashMap::new(),
             topic,
@@ -79,17 +69,7 @@ impl Scene {
             }
         }
         sent.extend(again);
-        let reports: Vec<_> = sent.iter().map(|(key, n)| self.send(key, *n)).collect();
-        for report in reports {
-            report.await.unwrap().unwrap();
-        }
-    }
-
-    fn send(&self, key: &str, n: usize) -> rdkafka::producer::DeliveryFuture {
-        let (id, payload) = (format!("{key}/{n}"), n.to_string());
-        let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
-        let record = FutureRecord::to(&self.topic).key(key).payload(&payload).headers(headers);
-        self.producer.send_result(record).map_err(|(error, _)| error).unwrap()
+        self.broker.publish(&sent).await;
     }
 
     pub fn worker(&self, how: &str, member: &str, crash_at: Option<&str>) -> Child {
@@ -108,11 +88,15 @@ impl Scene {
         self.published.values().sum()
     }
 
-    /// Waits until there are so many effects.
+    /// Waits until there are so many effects, as long as they become more.
     pub async fn reach(&self, effects: usize) {
-        let until = Instant::now() + SOON;
-        while self.effects().await < effects {
-            assert!(Instant::now() < until, "{} of {effects} effects", self.effects().await);
+        let (mut so_far, mut until) = (0, Instant::now() + SOON);
+        while so_far < effects {
+            let now = self.effects().await;
+            if now > so_far {
+                (so_far, until) = (now, Instant::now() + SOON);
+            }
+            assert!(Instant::now() < until, "{so_far} of {effects} effects");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -122,37 +106,47 @@ impl Scene {
         self.reach(self.expected()).await;
     }
 
-    /// Messages, repeated ones included, that the group has not told the broker to be done with.
-    pub fn behind(&self) -> i64 {
-        let group: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", &self.brokers)
-            .set("group.id", &self.topic)
-            .create()
-            .unwrap();
-        let mut parts = TopicPartitionList::new();
-        parts.add_partition_range(&self.topic, 0, PARTITIONS - 1);
-        let committed = group.committed_offsets(parts, SOON).unwrap();
-        let behind = committed.elements().into_iter().map(|part| {
-            let (low, high) = group.fetch_watermarks(&self.topic, part.partition(), SOON).unwrap();
-            match part.offset() {
-                Offset::Offset(offset) => high - offset,
-                _ => high - low,
-            }
-        });
-        behind.sum()
+    /// Messages, repeated ones included, that the broker was not told to be done.
+    pub async fn behind(&self) -> i64 {
+        self.broker.behind().await
     }
 
-    /// Waits until the group is so far.
+    /// Waits until the broker was told of all but so many.
     pub async fn behind_at_most(&self, messages: i64) {
         let until = Instant::now() + SOON;
-        while self.behind() > messages {
-            assert!(Instant::now() < until, "{} messages are not committed", self.behind());
+        while self.behind().await > messages {
+            assert!(Instant::now() < until, "{} messages are not done", self.behind().await);
             tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Works until everything has its effect and the broker was told so, asked when nobody holds anything.
+    pub async fn finish(&self, mut worker: Child, member: &str) {
+        let until = Instant::now() + SOON;
+        self.reach_all().await;
+        loop {
+            self.behind_at_most(0).await;
+            stop(worker);
+            let behind = self.behind().await;
+            if behind == 0 {
+                return;
+            }
+            assert!(Instant::now() < until, "{behind} messages are not done");
+            worker = self.worker("right", member, None);
         }
     }
 
     /// What is wrong with the effects: each message once, and those of a key in order.
     pub async fn judge(&self) -> Vec<String> {
+        self.judge_by(|_| ()).await
+    }
+
+    /// What is wrong with the effects: each message once, where the broker promises no order.
+    pub async fn judge_without_order(&self) -> Vec<String> {
+        self.judge_by(|seen| seen.sort_unstable()).await
+    }
+
+    async fn judge_by(&self, arrange: fn(&mut Vec<usize>)) -> Vec<String> {
         let rows = self.database.query("SELECT key, n FROM effect ORDER BY seq", &[]).await.unwrap();
         let mut seen: HashMap<String, Vec<usize>> = HashMap::new();
         for row in rows {
@@ -160,7 +154,8 @@ impl Scene {
             seen.entry(row.get(0)).or_default().push(n);
         }
         let wrong = self.published.iter().filter_map(|(key, count)| {
-            let seen = seen.get(key).cloned().unwrap_or_default();
+            let mut seen = seen.get(key).cloned().unwrap_or_default();
+            arrange(&mut seen);
             let right: Vec<usize> = (1..=*count).collect();
             (seen != right).then(|| format!("{key} of {count} has {seen:?}"))
         });

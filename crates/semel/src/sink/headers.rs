@@ -12,6 +12,8 @@ pub const INTENT: &str = "semel-intent";
 pub const AGGREGATE_TYPE: &str = "semel-aggregate-type";
 /// Which one of that type.
 pub const AGGREGATE_ID: &str = "semel-aggregate-id";
+/// Events of one key keep their order. Where the broker has a place of its own for it (Kafka), it is there.
+pub const KEY: &str = "semel-key";
 /// The trace context of the transaction that appended it, as W3C has it.
 pub const TRACE_PARENT: &str = "traceparent";
 /// How the payload is to be read.

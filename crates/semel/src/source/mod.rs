@@ -9,10 +9,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod again;
 mod identify;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis_stream;
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod taken;
 
 pub use identify::Identify;
 
