@@ -24,18 +24,16 @@ pub(super) struct Group {
 
 /// Why a command failed.
 pub(super) enum Failed {
-    /// The connection is not to be used any more.
+    /// The connection is not to be used any more: also where the server refuses, for it may be a replica by now.
     Line(SourceError),
     /// The group is not there.
     NoGroup,
-    /// An answer of the server's.
-    Told(SourceError),
 }
 
 impl From<Failed> for SourceError {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Line(error) | Failed::Told(error) => error,
+            Failed::Line(error) => error,
             Failed::NoGroup => SourceError::later(
                 "the group was gone from Redis and is made again: everything in the stream comes again",
             ),
@@ -46,15 +44,12 @@ impl From<Failed> for SourceError {
 fn judge(error: &RedisError) -> Failed {
     match error.code() {
         Some("NOGROUP") => Failed::NoGroup,
-        Some(_) if !error.is_io_error() => {
-            Failed::Told(SourceError::later(format!("Redis refuses: {error}")))
-        }
-        _ => Failed::Line(SourceError::later(format!("Redis did not answer: {error}"))),
+        _ => Failed::Line(SourceError::later(format!("Redis did not do it: {error}"))),
     }
 }
 
 fn odd() -> Failed {
-    Failed::Told(SourceError::for_good(
+    Failed::Line(SourceError::for_good(
         "Redis answered in a way that is not understood; it has to be 6.2 or newer",
     ))
 }

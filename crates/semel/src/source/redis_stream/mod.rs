@@ -156,7 +156,6 @@ impl RedisStreamSource {
                 self.done.clear();
                 self.taken.lose(|_| true);
             }
-            Failed::Told(_) => {}
         }
         failed.into()
     }
@@ -297,6 +296,9 @@ impl Source for RedisStreamSource {
                 self.done.insert(id);
             }
         }
+        if self.group.is_none() && !self.done.is_empty() {
+            self.connect(Instant::now() + self.options.timeout).await?;
+        }
         self.tell().await.map_err(|failed| self.failed(failed))
     }
 
@@ -334,6 +336,10 @@ impl Source for RedisStreamSource {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
+        let has_something = !self.done.is_empty() || self.taken.open().next().is_some();
+        if self.group.is_none() && has_something {
+            self.connect(Instant::now() + self.options.timeout).await?;
+        }
         let told = self.tell().await;
         self.taken = Taken::default();
         let Some(mut group) = self.group.take() else { return Ok(()) };
