@@ -1,7 +1,8 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|past|by-place MEMBER`, where BROKERS is `amqp://…` of
-//! RabbitMQ, `redis://…` or Kafka's, and MEMBER is the name it keeps over its restarts or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|past|by-place MEMBER`, where BROKER is `kafka`, `rabbitmq` or
+//! `redis`, QUEUE is the
+//! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,53 +36,44 @@ async fn main() -> ExitCode {
 }
 
 async fn consume(args: &[&str]) -> Result<String, Wrong> {
-    let [brokers, group, topic, url, schema, how, member] = args else {
-        return Err("usage: consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA HOW MEMBER".into());
+    let [broker, url, queue, postgres, schema, how, member] = args else {
+        return Err("usage: consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER".into());
     };
-    let options: PgConnectOptions = url.parse()?;
+    let options: PgConnectOptions = postgres.parse()?;
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
-    let handler = Table { pool, inbox: Inbox::new("judged")? };
-    let work = Work { handler, how };
-    if brokers.starts_with("amqp:") {
-        return work.on(RabbitmqSource::options(brokers, topic).prefetch(HELD_MAX).open()?).await;
-    }
-    if brokers.starts_with("redis:") {
-        let source = RedisStreamSource::options(brokers, topic, group)?.claim_after(Duration::from_secs(2));
-        let source = if *member == "-" { source } else { source.consumer(member) };
-        return work.on(source.open()?).await;
-    }
-    let mut source = KafkaSource::options(brokers, group).topics(&[*topic]).session(Duration::from_secs(6));
-    if *member != "-" {
-        source = source.set("group.instance.id", member)?;
-    }
-    work.on(source.open()?).await
-}
-
-/// Most messages that are held.
-const HELD_MAX: u16 = 120;
-
-struct Work<'a> {
-    handler: Table,
-    how: &'a str,
-}
-
-impl Work<'_> {
-    async fn on<S: Source>(self, source: S) -> Result<String, Wrong> {
-        let identify = if self.how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
-        let options = ConsumerOptions::default()
-            .identify(identify)
-            .held_max(HELD_MAX.into())
-            .batch_max(20)
-            .concurrency(3)
-            .pause(Duration::from_millis(20), Duration::from_secs(1));
-        match self.how {
-            "early" => run(Consumer::new("judged", Early(source), self.handler, options)).await,
-            "past" => {
-                run(Consumer::new("judged", Past { source, given: Vec::new() }, self.handler, options)).await
+    let table = Table { pool, inbox: Inbox::new("judged")? };
+    match *broker {
+        "kafka" => {
+            let mut source =
+                KafkaSource::options(url, queue).topics(&[*queue]).session(Duration::from_secs(6));
+            if *member != "-" {
+                source = source.set("group.instance.id", member)?;
             }
-            _ => run(Consumer::new("judged", source, self.handler, options)).await,
+            bring(source.open()?, table, how).await
         }
+        "rabbitmq" => bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how).await,
+        "redis" => {
+            let source = RedisStreamSource::options(url, queue, queue)?.claim_after(Duration::from_secs(2));
+            let source = if *member == "-" { source } else { source.consumer(member) };
+            bring(source.open()?, table, how).await
+        }
+        _ => Err(format!("there is no source for {broker}").into()),
+    }
+}
+
+async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, Wrong> {
+    let identify = if how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
+    let options = ConsumerOptions::default()
+        .identify(identify)
+        .held_max(120)
+        .batch_max(20)
+        .concurrency(3)
+        .pause(Duration::from_millis(20), Duration::from_secs(1));
+    match how {
+        "early" => run(Consumer::new("judged", Early(source), table, options)).await,
+        "past" => run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options)).await,
+        _ => run(Consumer::new("judged", source, table, options)).await,
     }
 }
 

@@ -5,8 +5,8 @@
 //! `SEMEL_MESSAGES` more messages in queues and streams.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-mod broker;
 mod crash;
+mod kafka;
 mod laws;
 mod moved;
 mod outage;
@@ -16,7 +16,7 @@ mod rabbitmq;
 mod redis_stream;
 mod scene;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nothing here takes this long on a machine that works.
 const SOON: Duration = Duration::from_secs(90);
@@ -31,8 +31,8 @@ fn messages(default: usize) -> usize {
     std::env::var("SEMEL_MESSAGES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A name that nothing had before.
-fn unique(of: &str) -> String {
-    let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
-    format!("{of}_{}_{nanos}", std::process::id())
+/// A name nobody has used before: servers keep their data from run to run.
+fn unique(prefix: &str) -> String {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{prefix}_{}_{nanos}_{}", std::process::id(), fastrand::u16(..))
 }

@@ -1,22 +1,147 @@
-//! What the source for RabbitMQ promises, without a consumer around it.
+//! RabbitMQ: a queue, for scenes and for the laws of all sources; and what its source promises besides.
 
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-use lapin::options::QueueDeclareOptions;
-use lapin::types::FieldTable;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
 use semel::source::rabbitmq::RabbitmqSource;
 use semel::source::{Delivery, Receipt, Settle, Source};
 use testkit::services::{self, Service, require};
 
-use crate::broker::rabbitmq::{Rabbitmq, channel, table};
-use crate::scene::Scene;
+use crate::scene::{Broker, Scene};
 use crate::{SOON, unique};
 
 const WAIT: Duration = Duration::from_millis(200);
 
-fn open(scene: &Scene, prefetch: u16) -> RabbitmqSource {
-    RabbitmqSource::options(&scene.brokers, &scene.topic).prefetch(prefetch).open().unwrap()
+/// A kind of queues.
+pub trait Kind: Send + Sync {
+    const KIND: &'static str;
+}
+
+macro_rules! kinds {
+    ($($kind:ident $text:literal)*) => {$(
+        pub struct $kind;
+
+        impl Kind for $kind {
+            const KIND: &'static str = $text;
+        }
+    )*};
+}
+
+// The last is a classic one with one active consumer.
+kinds! { Classic "classic" Quorum "quorum" Single "single" }
+
+/// A queue of a kind.
+pub struct Queue<K>(Rabbitmq, PhantomData<K>);
+
+impl<K: Kind> Broker for Queue<K> {
+    const NAME: &'static str = "rabbitmq";
+
+    async fn make(url: &str, name: &str) -> Self {
+        Self(Rabbitmq::new(url, name, K::KIND).await, PhantomData)
+    }
+
+    async fn publish(&self, messages: &[(String, usize)]) {
+        self.0.publish(messages).await;
+    }
+
+    /// Those that somebody has are not counted.
+    async fn behind(&self) -> usize {
+        self.0.behind().await
+    }
+}
+
+struct Rabbitmq {
+    url: String,
+    queue: String,
+}
+
+async fn channel(url: &str) -> Result<(Connection, Channel), lapin::Error> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    Ok((connection, channel))
+}
+
+fn table(headers: &[(&str, &str)]) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in headers {
+        table.insert((*name).into(), text(value));
+    }
+    table
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+impl Rabbitmq {
+    async fn new(url: &str, queue: &str, kind: &str) -> Self {
+        let (_connection, channel) = channel(url).await.unwrap();
+        let mut arguments = FieldTable::default();
+        match kind {
+            "single" => arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true)),
+            kind => arguments.insert("x-queue-type".into(), text(kind)),
+        };
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(queue.into(), durable, arguments).await.unwrap();
+        Self { url: url.to_owned(), queue: queue.to_owned() }
+    }
+
+    /// Publishes anything, and waits for the confirms.
+    async fn send(
+        url: &str,
+        queue: &str,
+        messages: impl Iterator<Item = (FieldTable, Vec<u8>)>,
+    ) -> Result<(), lapin::Error> {
+        let (_connection, channel) = channel(url).await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        let mut confirms = Vec::new();
+        for (headers, payload) in messages {
+            let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
+            let options = BasicPublishOptions::default();
+            let sent = channel.basic_publish("".into(), queue.into(), options, &payload, properties);
+            confirms.push(sent.await?);
+        }
+        for confirm in confirms {
+            assert!(confirm.await?.is_ack());
+        }
+        Ok(())
+    }
+
+    /// Again from the beginning while the broker is away: then some are there twice more.
+    async fn publish(&self, sent: &[(String, usize)]) {
+        let until = Instant::now() + SOON;
+        while let Err(error) = self.try_publish(sent).await {
+            assert!(Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn try_publish(&self, sent: &[(String, usize)]) -> Result<(), lapin::Error> {
+        for some in sent.chunks(1_000) {
+            let messages = some.iter().map(|(key, n)| {
+                let id = format!("{key}/{n}");
+                (table(&[("semel-id", &id), ("semel-key", key)]), n.to_string().into_bytes())
+            });
+            Self::send(&self.url, &self.queue, messages).await?;
+        }
+        Ok(())
+    }
+
+    async fn behind(&self) -> usize {
+        let (_connection, channel) = channel(&self.url).await.unwrap();
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let queue = self.queue.as_str().into();
+        let told = channel.queue_declare(queue, passive, FieldTable::default()).await.unwrap();
+        usize::try_from(told.message_count()).unwrap()
+    }
+}
+
+fn open<B>(url: &str, scene: &Scene<B>, prefetch: u16) -> RabbitmqSource {
+    RabbitmqSource::options(url, &scene.name).prefetch(prefetch).open().unwrap()
 }
 
 async fn receive(source: &mut RabbitmqSource, count: usize) -> Vec<Delivery> {
@@ -40,49 +165,53 @@ fn ids(came: &[Delivery]) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     let Some(rabbitmq) = require(Service::Rabbitmq) else { return };
-    for (kind, deliveries) in [("classic", 2), ("quorum", 2)] {
-        let Some(mut scene) = Scene::of(rabbitmq.url(), kind).await else { return };
-        // Forty messages: each third is there twice.
-        scene.publish(30).await;
-        let mut source = open(&scene, 30);
-        let came = receive(&mut source, 30).await;
-        let first = &came[0];
-        assert_eq!((first.from.as_str(), first.deliveries), (scene.topic.as_str(), Some(1)));
-        assert_eq!((first.key.as_deref(), first.header("semel-id")), (Some("key-0"), Some("key-0/1")));
-        // Nothing beyond what may be out.
-        assert!(source.receive(10, WAIT).await.unwrap().is_empty());
-        // Given back it comes again in its order, before the next one.
-        source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
-        source.settle(&all(&came[5..10], Settle::Done)).await.unwrap();
-        let again = receive(&mut source, 15).await;
-        assert_eq!(ids(&again[..10]), ids(&came[20..]));
-        source.settle(&all(&came[15..20], Settle::Done)).await.unwrap();
-        source.leave().await.unwrap();
-        assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
-        assert_eq!(scene.behind().await, 30);
-        let mut next = open(&scene, 100);
-        let rest = receive(&mut next, 30).await;
-        let wanted: Vec<&str> = ids(&came[..5]).into_iter().chain(ids(&came[10..15])).collect();
-        assert_eq!(ids(&rest[..10]), wanted, "{kind}");
-        assert_eq!(rest[0].deliveries, Some(deliveries), "{kind}");
-        assert!(rest.iter().all(|delivery| came.iter().all(|other| other.place != delivery.place)));
-        next.settle(&all(&rest, Settle::Done)).await.unwrap();
-        next.leave().await.unwrap();
-        assert_eq!(scene.behind().await, 0);
-        scene.end().await;
-    }
+    what_is_not_done_comes_again::<Classic>(&rabbitmq).await;
+    what_is_not_done_comes_again::<Quorum>(&rabbitmq).await;
+}
+
+async fn what_is_not_done_comes_again<K: Kind>(rabbitmq: &services::Lease) {
+    let kind = K::KIND;
+    let Some(mut scene) = Scene::<Queue<K>>::new(rabbitmq.url()).await else { return };
+    // Forty messages: each third is there twice.
+    scene.publish(30).await;
+    let mut source = open(rabbitmq.url(), &scene, 30);
+    let came = receive(&mut source, 30).await;
+    let first = &came[0];
+    assert_eq!((first.from.as_str(), first.deliveries), (scene.name.as_str(), Some(1)));
+    assert_eq!((first.key.as_deref(), first.header("semel-id")), (Some("key-0"), Some("key-0/1")));
+    // Nothing beyond what may be out.
+    assert!(source.receive(10, WAIT).await.unwrap().is_empty());
+    // Given back it comes again in its order, before the next one.
+    source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
+    source.settle(&all(&came[5..10], Settle::Done)).await.unwrap();
+    let again = receive(&mut source, 15).await;
+    assert_eq!(ids(&again[..10]), ids(&came[20..]));
+    source.settle(&all(&came[15..20], Settle::Done)).await.unwrap();
+    source.leave().await.unwrap();
+    assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
+    assert_eq!(scene.behind().await, 30);
+    let mut next = open(rabbitmq.url(), &scene, 100);
+    let rest = receive(&mut next, 30).await;
+    let wanted: Vec<&str> = ids(&came[..5]).into_iter().chain(ids(&came[10..15])).collect();
+    assert_eq!(ids(&rest[..10]), wanted, "{kind}");
+    assert_eq!(rest[0].deliveries, Some(2), "{kind}");
+    assert!(rest.iter().all(|delivery| came.iter().all(|other| other.place != delivery.place)));
+    next.settle(&all(&rest, Settle::Done)).await.unwrap();
+    next.leave().await.unwrap();
+    assert_eq!(scene.behind().await, 0);
+    scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_the_queue_or_the_connection_everything_is_lost_and_told() {
     let Some(rabbitmq) = require(Service::Rabbitmq) else { return };
-    let Some(mut scene) = Scene::of(rabbitmq.url(), "classic").await else { return };
+    let Some(mut scene) = Scene::<Queue<Classic>>::new(rabbitmq.url()).await else { return };
     scene.publish(30).await;
-    let mut source = open(&scene, 100);
+    let mut source = open(rabbitmq.url(), &scene, 100);
     let came = receive(&mut source, 10).await;
     source.settle(&all(&came[..2], Settle::Done)).await.unwrap();
     let (_connection, admin) = channel(rabbitmq.url()).await.unwrap();
-    admin.queue_delete(scene.topic.as_str().into(), Default::default()).await.unwrap();
+    admin.queue_delete(scene.name.as_str().into(), Default::default()).await.unwrap();
     let until = Instant::now() + SOON;
     let error = loop {
         assert!(Instant::now() < until);
@@ -101,7 +230,7 @@ async fn with_the_queue_or_the_connection_everything_is_lost_and_told() {
     let missing = source.receive(10, WAIT).await.unwrap_err();
     assert!(missing.may_retry() && missing.to_string().contains("declare it"), "{missing}");
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    admin.queue_declare(scene.topic.as_str().into(), durable, FieldTable::default()).await.unwrap();
+    admin.queue_declare(scene.name.as_str().into(), durable, FieldTable::default()).await.unwrap();
     scene.publish(3).await;
     let until = Instant::now() + SOON;
     while source.receive(10, WAIT).await.unwrap_or_default().is_empty() {

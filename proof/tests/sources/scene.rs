@@ -1,6 +1,7 @@
-//! A topic, queue or stream, its consumers, a table of effects, and who judges it.
+//! A queue, a group, a table of effects, and who judges it, whatever the broker.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,48 +10,58 @@ use semel::tx::driver::Dialect;
 use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
 
-use crate::broker::Broker;
 use crate::{SOON, unique};
 
 const KEYS: usize = 20;
 const EFFECT: &str =
     "CREATE TABLE effect (seq bigserial PRIMARY KEY, id text NOT NULL, key text, n integer NOT NULL);";
 
-pub struct Scene {
-    pub brokers: String,
-    pub topic: String,
+/// A queue at a broker, and its group.
+pub trait Broker: Sized + Sync {
+    /// What the worker knows it by.
+    const NAME: &'static str;
+
+    /// A new queue, which has this name.
+    fn make(url: &str, name: &str) -> impl Future<Output = Self> + Send;
+
+    /// Publishes messages, each the `n`th of its key: `key/n` is its id and `n` its payload.
+    fn publish(&self, messages: &[(String, usize)]) -> impl Future<Output = ()> + Send;
+
+    /// Messages, repeated ones included, that the group has not told the broker to be done with.
+    fn behind(&self) -> impl Future<Output = usize> + Send;
+}
+
+pub struct Scene<B> {
+    pub broker: B,
+    /// The queue, its group, and the schema.
+    pub name: String,
+    broker_url: String,
     url: String,
-    broker: Broker,
     database: tokio_postgres::Client,
     /// Of each key, how many messages were published.
     published: HashMap<String, usize>,
     _database: Lease,
 }
 
-impl Scene {
+impl<B: Broker> Scene<B> {
     /// `None` when the run goes without PostgreSQL.
-    pub async fn new(brokers: &str) -> Option<Self> {
-        Self::of(brokers, "").await
-    }
-
-    /// With a queue of a kind, where the broker has kinds.
-    pub async fn of(brokers: &str, kind: &str) -> Option<Self> {
+    pub async fn new(broker_url: &str) -> Option<Self> {
         let lease = require(Service::Postgres)?;
-        let topic = unique("sources");
-        let broker = Broker::new(brokers, &topic, kind).await;
+        let name = unique("sources");
+        let broker = B::make(broker_url, &name).await;
         let (database, connection) =
             tokio_postgres::connect(lease.url(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         let tables = inbox::schema(Dialect::Postgres);
-        let schema = format!("CREATE SCHEMA {topic}; SET search_path = {topic}; {tables}; {EFFECT}");
+        let schema = format!("CREATE SCHEMA {name}; SET search_path = {name}; {tables}; {EFFECT}");
         database.batch_execute(&schema).await.unwrap();
         Some(Self {
-            brokers: brokers.to_owned(),
-            url: lease.url().to_owned(),
             broker,
+            name,
+            broker_url: broker_url.to_owned(),
+            url: lease.url().to_owned(),
             database,
             published: HashMap::new(),
-            topic,
             _database: lease,
         })
     }
@@ -72,10 +83,10 @@ impl Scene {
         self.broker.publish(&sent).await;
     }
 
+    /// A consumer as a process. `member` is a name among those of the group, or `-`.
     pub fn worker(&self, how: &str, member: &str, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_consume_worker"));
-        let (brokers, topic) = (&self.brokers, &self.topic);
-        command.args([brokers, topic, topic, &self.url, topic, how, member]);
+        command.args([B::NAME, &self.broker_url, &self.name, &self.url, &self.name, how, member]);
         Child::spawn(command, crash_at).unwrap()
     }
 
@@ -106,16 +117,16 @@ impl Scene {
         self.reach(self.expected()).await;
     }
 
-    /// Messages, repeated ones included, that the broker was not told to be done.
-    pub async fn behind(&self) -> i64 {
+    /// Messages, repeated ones included, that the group has not told the broker to be done with.
+    pub async fn behind(&self) -> usize {
         self.broker.behind().await
     }
 
-    /// Waits until the broker was told of all but so many.
-    pub async fn behind_at_most(&self, messages: i64) {
+    /// Waits until the group is so far.
+    pub async fn behind_at_most(&self, messages: usize) {
         let until = Instant::now() + SOON;
         while self.behind().await > messages {
-            assert!(Instant::now() < until, "{} messages are not done", self.behind().await);
+            assert!(Instant::now() < until, "{} messages are not acknowledged", self.behind().await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -131,7 +142,7 @@ impl Scene {
             if behind == 0 {
                 return;
             }
-            assert!(Instant::now() < until, "{behind} messages are not done");
+            assert!(Instant::now() < until, "{behind} messages are not acknowledged");
             worker = self.worker("right", member, None);
         }
     }
@@ -163,7 +174,7 @@ impl Scene {
     }
 
     pub async fn end(self) {
-        self.database.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.topic)).await.unwrap();
+        self.database.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.name)).await.unwrap();
     }
 }
 

@@ -12,7 +12,7 @@ pub const INTENT: &str = "semel-intent";
 pub const AGGREGATE_TYPE: &str = "semel-aggregate-type";
 /// Which one of that type.
 pub const AGGREGATE_ID: &str = "semel-aggregate-id";
-/// Events of one key keep their order. Where the broker has a place of its own for it (Kafka), it is there.
+/// What the order is kept by, in brokers that have no keys of their own.
 pub const KEY: &str = "semel-key";
 /// The trace context of the transaction that appended it, as W3C has it.
 pub const TRACE_PARENT: &str = "traceparent";

@@ -160,6 +160,14 @@ impl RedisStreamSource {
         failed.into()
     }
 
+    /// The group has forgotten these. What is here is handled all the same, and what was counted is not counted twice.
+    fn take_trimmed(&mut self, mut trimmed: Vec<EntryId>) {
+        let here: BTreeSet<EntryId> = self.taken.open().copied().collect();
+        self.orphans.extend(trimmed.extract_if(.., |id| here.contains(id)));
+        trimmed.retain(|id| !self.done.remove(id));
+        self.count_trimmed(&trimmed);
+    }
+
     fn count_trimmed(&mut self, trimmed: &[EntryId]) {
         if !trimmed.is_empty() {
             self.trimmed += trimmed.len() as u64;
@@ -231,7 +239,7 @@ impl RedisStreamSource {
             let (next, came, trimmed) =
                 group.claim(&self.options, &self.claim.0, (most - self.taken.ready()).min(READ_MAX)).await?;
             let counts = self.counts(&came).await?;
-            self.count_trimmed(&trimmed);
+            self.take_trimmed(trimmed);
             self.take_in(came, &counts);
             self.history = None;
             if next == BEGINNING {
