@@ -32,8 +32,12 @@ mod tests {
         #[test]
         fn exactly_what_is_done_is_acknowledged(is_done in prop::collection::vec(any::<bool>(), 0..40)) {
             let (mut done, mut open) = (Vec::new(), BTreeSet::new());
-            for (at, is_done) in is_done.iter().enumerate() {
-                if *is_done { done.push(at as u64 + 1) } else { drop(open.insert(at as u64 + 1)) }
+            for (tag, is_done) in (1..).zip(&is_done) {
+                if *is_done {
+                    done.push(tag);
+                } else {
+                    open.insert(tag);
+                }
             }
             let mut unacked: BTreeSet<u64> = (1..=is_done.len() as u64).collect();
             for (tag, multiple) in acks(done, open.iter().copied()) {
