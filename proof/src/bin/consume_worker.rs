@@ -1,6 +1,7 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place|slow MEMBER`, where BROKER is `kafka` or `nats`, QUEUE is the
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|past|by-place|slow MEMBER`, where BROKER is `kafka`,
+//! `nats`, `rabbitmq` or `redis`, QUEUE is the
 //! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
@@ -11,6 +12,8 @@ use semel::inbox::Inbox;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
 use semel::source::kafka::KafkaSource;
 use semel::source::nats::NatsSource;
+use semel::source::rabbitmq::RabbitmqSource;
+use semel::source::redis_stream::RedisStreamSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -56,6 +59,12 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
             bring(source.open()?, table, how).await
         }
+        "rabbitmq" => bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how).await,
+        "redis" => {
+            let source = RedisStreamSource::options(url, queue, queue)?.claim_after(Duration::from_secs(2));
+            let source = if *member == "-" { source } else { source.consumer(member) };
+            bring(source.open()?, table, how).await
+        }
         _ => Err(format!("there is no source for {broker}").into()),
     }
 }
@@ -68,10 +77,10 @@ async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, 
         .batch_max(20)
         .concurrency(3)
         .pause(Duration::from_millis(20), Duration::from_secs(1));
-    if how == "early" {
-        run(Consumer::new("judged", Early(source), table, options)).await
-    } else {
-        run(Consumer::new("judged", source, table, options)).await
+    match how {
+        "early" => run(Consumer::new("judged", Early(source), table, options)).await,
+        "past" => run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options)).await,
+        _ => run(Consumer::new("judged", source, table, options)).await,
     }
 }
 
@@ -144,5 +153,43 @@ impl<S: Source> Source for Early<S> {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.0.leave().await
+    }
+}
+
+/// What the table has to catch: whoever is told that one message is done takes all before it for done.
+struct Past<S> {
+    source: S,
+    given: Vec<Receipt>,
+}
+
+impl<S: Source> Source for Past<S> {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        let came = self.source.receive(most, wait).await?;
+        self.given.extend(came.iter().map(|delivery| delivery.receipt));
+        Ok(came)
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        let last =
+            settled.iter().filter(|(_, settle)| *settle == Settle::Done).map(|(receipt, _)| *receipt).max();
+        let all: Vec<_> = self.given.extract_if(.., |receipt| Some(*receipt) <= last).collect();
+        let done: Vec<_> = all.into_iter().map(|receipt| (receipt, Settle::Done)).collect();
+        self.source.settle(&done).await
+    }
+
+    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+        self.source.keep(held).await
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.source.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        self.source.lost()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.source.leave().await
     }
 }

@@ -99,11 +99,15 @@ impl<B: Broker> Scene<B> {
         self.published.values().sum()
     }
 
-    /// Waits until there are so many effects.
+    /// Waits until there are so many effects, as long as they become more.
     pub async fn reach(&self, effects: usize) {
-        let until = Instant::now() + SOON;
-        while self.effects().await < effects {
-            assert!(Instant::now() < until, "{} of {effects} effects", self.effects().await);
+        let (mut so_far, mut until) = (0, Instant::now() + SOON);
+        while so_far < effects {
+            let now = self.effects().await;
+            if now > so_far {
+                (so_far, until) = (now, Instant::now() + SOON);
+            }
+            assert!(Instant::now() < until, "{so_far} of {effects} effects");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -127,8 +131,33 @@ impl<B: Broker> Scene<B> {
         }
     }
 
+    /// Works until everything has its effect and the broker was told so, asked when nobody holds anything.
+    pub async fn finish(&self, mut worker: Child, member: &str) {
+        let until = Instant::now() + SOON;
+        self.reach_all().await;
+        loop {
+            self.behind_at_most(0).await;
+            stop(worker);
+            let behind = self.behind().await;
+            if behind == 0 {
+                return;
+            }
+            assert!(Instant::now() < until, "{behind} messages are not acknowledged");
+            worker = self.worker("right", member, None);
+        }
+    }
+
     /// What is wrong with the effects: each message once, and those of a key in order.
     pub async fn judge(&self) -> Vec<String> {
+        self.judge_by(|_| ()).await
+    }
+
+    /// What is wrong with the effects: each message once, where the broker promises no order.
+    pub async fn judge_without_order(&self) -> Vec<String> {
+        self.judge_by(|seen| seen.sort_unstable()).await
+    }
+
+    async fn judge_by(&self, arrange: fn(&mut Vec<usize>)) -> Vec<String> {
         let rows = self.database.query("SELECT key, n FROM effect ORDER BY seq", &[]).await.unwrap();
         let mut seen: HashMap<String, Vec<usize>> = HashMap::new();
         for row in rows {
@@ -136,7 +165,8 @@ impl<B: Broker> Scene<B> {
             seen.entry(row.get(0)).or_default().push(n);
         }
         let wrong = self.published.iter().filter_map(|(key, count)| {
-            let seen = seen.get(key).cloned().unwrap_or_default();
+            let mut seen = seen.get(key).cloned().unwrap_or_default();
+            arrange(&mut seen);
             let right: Vec<usize> = (1..=*count).collect();
             (seen != right).then(|| format!("{key} of {count} has {seen:?}"))
         });

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | routing key | its topic; in the default exchange that is the name of a queue |
 //! | `message_id`, `type`, `content_type` | its id, type and content type |
-//! | headers | as everywhere, see [`headers`] |
+//! | headers | as everywhere, see [`headers`]; `semel-key` is its partition key |
 //!
 //! A confirm of a durable queue means on disk, of a quorum queue on the disks of a majority. RabbitMQ acknowledges also
 //! what it could route nowhere, so every message is mandatory, and one that came back is not confirmed.
@@ -104,8 +104,7 @@ impl RabbitmqSink {
     }
 
     async fn connect(&self) -> Result<(Connection, Channel), lapin::Error> {
-        let connection = Connection::connect(&self.options.url, ConnectionProperties::default()).await?;
-        let channel = connection.create_channel().await?;
+        let (connection, channel) = dial(&self.options.url).await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok((connection, channel))
     }
@@ -255,7 +254,14 @@ impl Sink for RabbitmqSink {
     }
 }
 
-fn short(text: &str) -> Option<ShortString> {
+/// A connection and its channel.
+pub(crate) async fn dial(url: &str) -> Result<(Connection, Channel), lapin::Error> {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await?;
+    let channel = connection.create_channel().await?;
+    Ok((connection, channel))
+}
+
+pub(crate) fn short(text: &str) -> Option<ShortString> {
     ShortString::try_new(text).ok()
 }
 
@@ -267,7 +273,8 @@ fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
         ))
     };
     let mut table = FieldTable::default();
-    for (name, text) in headers::of(event, &Style::Plain, "cloudEvents:") {
+    let key = event.ordered_by().map(|key| (headers::KEY.to_owned(), key.to_owned()));
+    for (name, text) in headers::of(event, &Style::Plain, "cloudEvents:").into_iter().chain(key) {
         let name = short(&name).ok_or_else(|| too_long("a header's name"))?;
         table.insert(name, AMQPValue::LongString(text.into()));
     }

@@ -9,12 +9,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod again;
 mod identify;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis_stream;
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod taken;
 
 pub use identify::{Identify, Unnamed};
 

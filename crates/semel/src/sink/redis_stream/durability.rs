@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 const ASKED: [&str; 4] = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
 
 /// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing.
-pub(super) async fn broken_by(connection: &mut MultiplexedConnection) -> Vec<String> {
+pub(crate) async fn broken_by(connection: &mut MultiplexedConnection) -> Vec<String> {
     let mut settings = HashMap::new();
     for name in ASKED {
         let asked: Result<HashMap<String, String>, _> =

@@ -24,12 +24,12 @@ use super::headers::{self, Style};
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
-mod durability;
+pub(crate) mod durability;
 
 /// The field of the payload. Headers of events cannot have this name.
 pub const PAYLOAD: &str = "semel-payload";
 /// The field of the partition key.
-pub const KEY: &str = "semel-key";
+pub const KEY: &str = headers::KEY;
 
 /// Most events in one run of the script, during which Redis does nothing else.
 const SCRIPT_EVENTS_MAX: usize = 100;
@@ -119,15 +119,9 @@ impl RedisStreamSink {
     }
 
     async fn connect(&self, until: Instant) -> Result<MultiplexedConnection, SinkError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.options.timeout))
-            .set_response_timeout(Some(self.options.timeout));
-        let connect = self.options.client.get_multiplexed_async_connection_with_config(&config);
-        match timeout_at(until, connect).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(SinkError::not_published(format!("Redis could not be reached: {error}"))),
-            Err(_) => Err(SinkError::not_published("Redis did not answer in time")),
-        }
+        let reach = connect(&self.options.client, self.options.timeout);
+        let late = |_| SinkError::not_published("Redis did not answer in time");
+        timeout_at(until, reach).await.map_err(late)?.map_err(SinkError::not_published)
     }
 
     /// Appends events of one topic, in their order. All that come after a failure are not there.
@@ -238,6 +232,15 @@ impl Sink for RedisStreamSink {
         self.left = false;
         answers.finish()
     }
+}
+
+/// A connection on which no answer takes longer than this; or why there is none.
+pub(crate) async fn connect(client: &Client, patience: Duration) -> Result<MultiplexedConnection, String> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(patience))
+        .set_response_timeout(Some(patience));
+    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+    connected.map_err(|error| format!("Redis could not be reached: {error}"))
 }
 
 fn chunk_len(events: &[Arc<Event>], rest: &[usize]) -> usize {

@@ -1,0 +1,80 @@
+//! What to read from Redis Streams, and how.
+
+use std::time::Duration;
+
+use redis::Client;
+
+use super::RedisStreamSource;
+use crate::sink::redis_stream::{KEY, PAYLOAD};
+use crate::source::SourceError;
+
+/// What to read, and how. See [`RedisStreamSource::options`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RedisStreamSourceOptions {
+    pub(super) client: Client,
+    pub(super) stream: String,
+    pub(super) group: String,
+    pub(super) consumer: String,
+    pub(super) key: String,
+    pub(super) payload: String,
+    pub(super) claim_after: Duration,
+    pub(super) timeout: Duration,
+}
+
+impl RedisStreamSourceOptions {
+    pub(super) fn new(url: &str, stream: &str, group: &str) -> Result<Self, SourceError> {
+        let client = Client::open(url)
+            .map_err(|error| SourceError::for_good(format!("not an address of Redis: {error}")))?;
+        Ok(Self {
+            client,
+            stream: stream.to_owned(),
+            group: group.to_owned(),
+            consumer: format!("semel-{}", uuid::Uuid::now_v7().simple()),
+            key: KEY.to_owned(),
+            payload: PAYLOAD.to_owned(),
+            claim_after: Duration::from_secs(60),
+            timeout: Duration::from_secs(10),
+        })
+    }
+
+    /// The name of this consumer in its group: one that nobody had before unless told otherwise. Who comes back under its
+    /// name goes on at once with what it had, in order; no two may have it at a time.
+    pub fn consumer(mut self, name: &str) -> Self {
+        self.consumer = name.to_owned();
+        self
+    }
+
+    /// The field of the key: `semel-key`, as semel's sink writes it, unless told otherwise.
+    pub fn key(mut self, field: &str) -> Self {
+        self.key = field.to_owned();
+        self
+    }
+
+    /// The field of the payload: `semel-payload`, as semel's sink writes it, unless told otherwise. All others are headers.
+    pub fn payload(mut self, field: &str) -> Self {
+        self.payload = field.to_owned();
+        self
+    }
+
+    /// How long a consumer may be silent before others take what it has: a minute unless told otherwise. All consumers of a
+    /// group should say the same.
+    pub fn claim_after(mut self, silence: Duration) -> Self {
+        self.claim_after = silence.max(Duration::from_millis(100));
+        self
+    }
+
+    /// The longest that one call takes before it gives up on the server: 10 s.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(100));
+        self
+    }
+
+    /// A source. It connects when it is first asked for messages, and makes stream and group where they are missing.
+    ///
+    /// # Errors
+    /// When stream, group or consumer has no name.
+    pub fn open(self) -> Result<RedisStreamSource, SourceError> {
+        RedisStreamSource::open(self)
+    }
+}

@@ -1,0 +1,256 @@
+//! Redis Streams: a stream and a group of its name, for scenes and for the laws of all sources; and what its source
+//! promises besides.
+
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use redis::streams::StreamInfoGroupsReply;
+use redis::{AsyncCommands, Client, RedisError};
+use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
+use semel::source::redis_stream::RedisStreamSource;
+use semel::source::{Delivery, Receipt, Settle, Source};
+use testkit::services::{self, Service, require};
+
+use crate::scene::{Broker, Scene};
+use crate::{SOON, unique};
+
+const WAIT: Duration = Duration::from_millis(200);
+/// After this long the silent are taken for dead.
+const SILENCE: Duration = Duration::from_millis(800);
+
+pub struct RedisStream {
+    client: Client,
+    stream: String,
+}
+
+impl RedisStream {
+    fn new(url: &str, stream: &str) -> Self {
+        Self { client: Client::open(url).unwrap(), stream: stream.to_owned() }
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
+        self.client.get_multiplexed_async_connection().await
+    }
+
+    async fn try_publish(&self, sent: &[(String, usize)]) -> Result<(), RedisError> {
+        let mut connection = self.connection().await?;
+        for some in sent.chunks(1_000) {
+            let mut add = redis::pipe();
+            for (key, n) in some {
+                let id = format!("{key}/{n}");
+                let fields = [("semel-id", id), ("semel-key", key.clone()), ("semel-payload", n.to_string())];
+                add.xadd(&self.stream, "*", &fields).ignore();
+            }
+            add.query_async::<()>(&mut connection).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Broker for RedisStream {
+    const NAME: &'static str = "redis";
+
+    async fn make(url: &str, name: &str) -> Self {
+        Self::new(url, name)
+    }
+
+    /// Again from the beginning while the server is away: then some are there twice more.
+    async fn publish(&self, sent: &[(String, usize)]) {
+        let until = Instant::now() + SOON;
+        while let Err(error) = self.try_publish(sent).await {
+            assert!(Instant::now() < until, "{error}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Those that somebody has, and those that nobody got. Before there is a group it is all.
+    async fn behind(&self) -> usize {
+        let mut connection = self.connection().await.unwrap();
+        let groups: StreamInfoGroupsReply = connection.xinfo_groups(&self.stream).await.unwrap();
+        let Some(group) = groups.groups.first() else {
+            return connection.xlen(&self.stream).await.unwrap();
+        };
+        let after = format!("({}", group.last_delivered_id);
+        let unread: Vec<redis::Value> = connection.xrange(&self.stream, after, "+").await.unwrap();
+        group.pending + unread.len()
+    }
+}
+
+fn open(url: &str, scene: &Scene<RedisStream>, consumer: &str) -> RedisStreamSource {
+    let options = RedisStreamSource::options(url, &scene.name, &scene.name).unwrap();
+    options.consumer(consumer).claim_after(SILENCE).open().unwrap()
+}
+
+async fn receive(source: &mut RedisStreamSource, count: usize) -> Vec<Delivery> {
+    let until = Instant::now() + SOON;
+    let mut came = Vec::new();
+    while came.len() < count {
+        assert!(Instant::now() < until, "{} of {count} came", came.len());
+        came.extend(source.receive(count - came.len(), WAIT).await.unwrap());
+    }
+    came
+}
+
+fn all(came: &[Delivery], settle: Settle) -> Vec<(Receipt, Settle)> {
+    came.iter().map(|delivery| (delivery.receipt, settle)).collect()
+}
+
+fn places(came: &[Delivery]) -> Vec<&str> {
+    came.iter().map(|delivery| delivery.place.as_str()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
+    let Some(redis) = require(Service::Redis) else { return };
+    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    // Forty entries, before there is a group: each third is there twice.
+    scene.publish(30).await;
+    let mut source = open(redis.url(), &scene, "one");
+    let came = receive(&mut source, 30).await;
+    let first = &came[0];
+    assert_eq!((first.from.as_str(), first.deliveries), (scene.name.as_str(), Some(1)));
+    assert_eq!((first.key.as_deref(), first.header("semel-id")), (Some("key-0"), Some("key-0/1")));
+    assert_eq!(first.payload, "1");
+    // Given back it comes again in its order, before the next one.
+    source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
+    source.settle(&all(&came[5..10], Settle::Done)).await.unwrap();
+    assert_eq!(places(&receive(&mut source, 10).await), places(&came[20..]));
+    // Under its name it goes on with what it had, in order, and only then with the rest.
+    drop(source);
+    let mut source = open(redis.url(), &scene, "one");
+    let again = receive(&mut source, 35).await;
+    let wanted: Vec<&str> = places(&came[..5]).into_iter().chain(places(&came[10..])).collect();
+    assert_eq!(places(&again[..25]), wanted);
+    assert_eq!(again[0].deliveries, Some(2));
+    source.settle(&all(&again[..5], Settle::Done)).await.unwrap();
+    // What was left is another's at once, without a silence.
+    source.leave().await.unwrap();
+    assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
+    let mut other = open(redis.url(), &scene, "other");
+    let rest = other.receive(100, WAIT).await.unwrap();
+    assert_eq!(places(&rest), places(&again[5..]));
+    other.settle(&all(&rest, Settle::Done)).await.unwrap();
+    assert_eq!(scene.behind().await, 0);
+    other.leave().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
+    let Some(redis) = require(Service::Redis) else { return };
+    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    scene.publish(30).await;
+    let (mut one, mut other) = (open(redis.url(), &scene, "one"), open(redis.url(), &scene, "other"));
+    let came = receive(&mut one, 40).await;
+    let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
+    let begun = Instant::now();
+    while begun.elapsed() < SILENCE * 3 {
+        assert!(other.receive(100, one.keep_in()).await.unwrap().is_empty(), "it was kept");
+        one.keep(&held).await.unwrap();
+        assert!(one.lost().is_empty());
+    }
+    // Silent for too long: another has them, and what the first one says of them does nothing.
+    tokio::time::sleep(SILENCE).await;
+    let claimed = receive(&mut other, 40).await;
+    assert_eq!(places(&claimed), places(&came));
+    assert_eq!(claimed[0].deliveries, Some(2));
+    one.settle(&all(&came[..5], Settle::Done)).await.unwrap();
+    assert_eq!(scene.behind().await, 40);
+    one.keep(&held).await.unwrap();
+    assert_eq!(one.lost().len(), 35);
+    other.keep(&[]).await.unwrap();
+    assert!(other.lost().is_empty(), "nobody took them back");
+    other.settle(&all(&claimed, Settle::Done)).await.unwrap();
+    assert_eq!(scene.behind().await, 0);
+    one.leave().await.unwrap();
+    other.leave().await.unwrap();
+    scene.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() {
+    let Some(redis) = require(Service::Redis) else { return };
+    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    scene.publish(30).await;
+    let mut one = open(redis.url(), &scene, "one");
+    let came = receive(&mut one, 20).await;
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let _: i64 = redis::cmd("XTRIM")
+        .arg(&scene.name)
+        .arg("MAXLEN")
+        .arg(30)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
+    for _ in 0..2 {
+        one.keep(&held).await.unwrap();
+        assert!(one.lost().is_empty(), "it has them, and nobody else");
+    }
+    one.settle(&all(&came[..10], Settle::Done)).await.unwrap();
+    // Of the ten that are left five are trimmed away when nobody has a copy.
+    let _: i64 = redis::cmd("XTRIM")
+        .arg(&scene.name)
+        .arg("MAXLEN")
+        .arg(25)
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    drop(one);
+    let mut again = open(redis.url(), &scene, "one");
+    let rest = receive(&mut again, 25).await;
+    assert_eq!(places(&rest[..5]), places(&came[15..]));
+    assert_eq!(again.trimmed(), 5);
+    again.settle(&all(&rest, Settle::Done)).await.unwrap();
+    assert_eq!(scene.behind().await, 0);
+    // A group that is gone is made again, and everything comes again.
+    let _: i64 = connection.xgroup_destroy(&scene.name, &scene.name).await.unwrap();
+    assert!(again.receive(1, WAIT).await.is_err_and(|error| error.may_retry()));
+    assert_eq!(receive(&mut again, 25).await.len(), 25);
+    again.leave().await.unwrap();
+    scene.end().await;
+}
+
+/// The server, for the laws: a stream, and a group of its name.
+struct Law(services::Lease);
+
+/// Silence that is too long.
+const SHORT: Duration = Duration::from_secs(2);
+
+impl SourceHarness for Law {
+    type Source = RedisStreamSource;
+
+    async fn queue(&self, lease: Lease) -> String {
+        unique(if lease == Lease::Long { "long" } else { "short" })
+    }
+
+    async fn publish(&self, queue: &str, messages: &[Sent]) {
+        let client = redis::Client::open(self.0.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        for message in messages {
+            let mut fields: Vec<(&str, &[u8])> = vec![("semel-payload", &message.payload)];
+            fields.extend(message.key.as_deref().map(|key| ("semel-key", key.as_bytes())));
+            fields.extend(message.headers.iter().map(|(name, text)| (name.as_str(), text.as_bytes())));
+            let _: String = connection.xadd(queue, "*", &fields).await.unwrap();
+        }
+    }
+
+    async fn source(&self, queue: &str) -> RedisStreamSource {
+        let silence = if queue.starts_with("short") { SHORT } else { Duration::from_secs(120) };
+        let options = RedisStreamSource::options(self.0.url(), queue, queue).unwrap();
+        options.claim_after(silence).open().unwrap()
+    }
+
+    async fn left(&self, queue: &str) -> Option<usize> {
+        Some(RedisStream::new(self.0.url(), queue).behind().await)
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities { lease: Some(SHORT), ..Abilities::default() }
+    }
+}
+
+mod laws {
+    semel::source_conformance!(testkit::services::require(testkit::services::Service::Redis).map(super::Law));
+}
