@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: speed as ratios against a floor that is measured in the same run.
 
 mod allocations;
+mod consume;
 mod layer;
 mod load;
 mod memory;
@@ -28,11 +29,14 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
     bench relay [--only PART[,PART]] [--debezium] [--events N] [--quick] [--json]\n\
+    bench consume [--only PART[,PART]] [--quick] [--json]\n\
     parts of stores: memory, guard, sqlite, postgres, tx, mysql, redis\n\
-    parts of relay: drain, latency, append, memory, debezium";
+    parts of relay: drain, latency, append, memory, debezium\n\
+    parts of consume: eos";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
 const RELAY_PARTS: [&str; 5] = ["drain", "latency", "append", "memory", "debezium"];
+const CONSUME_PARTS: [&str; 1] = ["eos"];
 const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
 
 /// What is measured.
@@ -43,6 +47,8 @@ enum What {
     Layer,
     /// From the outbox to Kafka.
     Relay,
+    /// From a source to effects.
+    Consume,
 }
 
 /// What is measured, and how much of it.
@@ -64,6 +70,7 @@ impl Wanted {
             "stores" => (What::Stores, &PARTS),
             "layer" => (What::Layer, &LAYER_PARTS),
             "relay" => (What::Relay, &RELAY_PARTS),
+            "consume" => (What::Consume, &CONSUME_PARTS),
             _ => return None,
         };
         // Debezium is asked for by name.
@@ -98,6 +105,7 @@ fn main() -> ExitCode {
         What::Stores => stores(&wanted, &mut table),
         What::Layer => layer(&wanted, &mut table),
         What::Relay => relayed(&wanted, &mut table),
+        What::Consume => consumed(&wanted, &mut table),
     };
     // What was measured before something failed is shown as well.
     print!("{}", if wanted.json { table.json() } else { table.text() });
@@ -141,6 +149,11 @@ fn relayed(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
 #[cfg(not(feature = "relay"))]
 fn relayed(wanted: &Wanted, _: &mut Table) -> Result<(), Failed> {
     Err(format!("built without the feature `relay` (events: {:?})", wanted.events).into())
+}
+
+fn consumed(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    consume::measure(&runtime, &consume::Wanted { parts: &wanted.parts, size: wanted.size }, table)
 }
 
 /// This program as a relay, whose memory another one measures.
