@@ -135,8 +135,9 @@ impl Scene {
             let mut batch = Vec::with_capacity(BATCH);
             let mut until = Instant::now() + PATIENCE;
             while batch.len() < BATCH && Instant::now() < until {
+                // It also comes back without a message, when the group had something to say.
                 let Some(message) = consumer.poll(until.saturating_duration_since(Instant::now())) else {
-                    break;
+                    continue;
                 };
                 if batch.is_empty() {
                     until = Instant::now() + LINGER;
