@@ -14,8 +14,9 @@ pub(crate) enum Bench {
     /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
     /// (`cargo xtask services up --only postgres,kafka`).
     Relay(RelayArguments),
-    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all. Needs
-    /// PostgreSQL (`cargo xtask services up --only postgres`).
+    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all; the
+    /// pipeline from Kafka to Kafka with transactions beside none. Needs PostgreSQL and Kafka (`cargo xtask services up
+    /// --only postgres,kafka`).
     Consume(ConsumeArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
@@ -50,7 +51,7 @@ pub(crate) struct RelayArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConsumeArguments {
-    /// Only these parts, separated by commas: inbox.
+    /// Only these parts, separated by commas: inbox, eos.
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
     /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
@@ -118,7 +119,7 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
             args.insert(0, "consume".to_owned());
             args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
             args.extend(arguments.ids.iter().flat_map(|n| ["--ids".to_owned(), n.clone()]));
-            run(&program("bench", "bench"), &args)
+            run(&program("bench", "bench,relay"), &args)
         }
         Bench::Edge(_) => {
             cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;

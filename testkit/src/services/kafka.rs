@@ -4,6 +4,7 @@
 //! exactly-once has to show it against this one, and have it judged by Kafka's own consumer.
 
 use std::process::Command;
+use std::time::Duration;
 
 use super::error::{Error, Result};
 use super::jars::{JAVA, Jars};
@@ -16,6 +17,9 @@ const BROKER: &str = include_str!("../../kafka/broker.properties");
 
 /// Any 16 bytes in base64url; a cluster of one has nobody to tell itself apart from.
 const CLUSTER_ID: &str = "c2VtZWwtdGVzdGtpdC0wMQ";
+
+/// How long the console consumer waits for one more message.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Kafka;
 
@@ -100,7 +104,18 @@ pub fn console_consumer(
     read_committed: bool,
     max: usize,
 ) -> Result<Vec<String>> {
-    consume(bootstrap, topic, read_committed, max, &[])
+    consume(bootstrap, &["--topic", topic], read_committed, (max, PATIENCE), &[])
+}
+
+/// The same of several topics at once, whose names are letters, digits and `_`. Waits so long for each message.
+pub fn console_consumer_of(
+    bootstrap: &str,
+    topics: &[&str],
+    read_committed: bool,
+    max: usize,
+    patience: Duration,
+) -> Result<Vec<String>> {
+    consume(bootstrap, &["--include", &topics.join("|")], read_committed, (max, patience), &[])
 }
 
 /// A record as the console consumer shows it.
@@ -140,7 +155,7 @@ impl Shown {
 /// The same with keys, headers and places, of what was committed.
 pub fn console_consumer_shown(bootstrap: &str, topic: &str, max: usize) -> Result<Vec<Shown>> {
     let show = ["print.partition", "print.offset", "print.headers", "print.key", "print.value"];
-    let lines = consume(bootstrap, topic, true, max, &show)?;
+    let lines = consume(bootstrap, &["--topic", topic], true, (max, PATIENCE), &show)?;
     let read = |line: &String| {
         Shown::read(line).ok_or_else(|| Error::new(format!("the console consumer printed {line:?}")))
     };
@@ -149,9 +164,9 @@ pub fn console_consumer_shown(bootstrap: &str, topic: &str, max: usize) -> Resul
 
 fn consume(
     bootstrap: &str,
-    topic: &str,
+    topics: &[&str],
     read_committed: bool,
-    max: usize,
+    (max, patience): (usize, Duration),
     show: &[&str],
 ) -> Result<Vec<String>> {
     JARS.fetch()?;
@@ -161,7 +176,8 @@ fn consume(
     std::fs::write(dir.join("log4j2.properties"), LOGGING)?;
     let mut consumer = java("128m", &dir)?;
     consumer.args(["org.apache.kafka.tools.consumer.ConsoleConsumer", "--from-beginning"]);
-    consumer.args(["--bootstrap-server", bootstrap, "--topic", topic, "--timeout-ms", "5000"]);
+    consumer.args(["--bootstrap-server", bootstrap]).args(topics);
+    consumer.arg("--timeout-ms").arg(patience.as_millis().to_string());
     consumer.arg("--max-messages").arg(max.to_string());
     for property in show {
         consumer.arg("--formatter-property").arg(format!("{property}=true"));

@@ -32,11 +32,11 @@ const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--q
     bench consume [--only PART[,PART]] [--ids N] [--quick] [--json]\n\
     parts of stores: memory, guard, sqlite, postgres, tx, mysql, redis\n\
     parts of relay: drain, latency, append, memory, debezium\n\
-    parts of consume: inbox";
+    parts of consume: inbox, eos";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
 const RELAY_PARTS: [&str; 5] = ["drain", "latency", "append", "memory", "debezium"];
-const CONSUME_PARTS: [&str; 1] = ["inbox"];
+const CONSUME_PARTS: [&str; 2] = ["inbox", "eos"];
 const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
 
 /// What is measured.

@@ -10,7 +10,7 @@ mod desk;
 mod handler;
 mod message;
 mod options;
-mod run;
+pub(super) mod run;
 
 pub use handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
 pub use message::Message;

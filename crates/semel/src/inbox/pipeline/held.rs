@@ -33,10 +33,6 @@ impl Held {
         self.bytes = self.waiting.iter().map(Input::bytes).sum();
     }
 
-    pub(super) fn parts(&self) -> Vec<Part> {
-        self.ours.iter().cloned().collect()
-    }
-
     /// A message came. Of a partition that is not ours it is nobody's here.
     pub(super) fn came(&mut self, input: Input) {
         if self.ours.iter().any(|part| input.is_of(part)) {

@@ -15,6 +15,7 @@ pub struct PipelineOptions {
     pub(super) transform_timeout: Duration,
     pub(super) dead_letters: Option<String>,
     pub(super) dead_in_a_row_max: u32,
+    pub(super) farewell: Duration,
 }
 
 impl Default for PipelineOptions {
@@ -29,6 +30,7 @@ impl Default for PipelineOptions {
             transform_timeout: Duration::from_secs(60),
             dead_letters: None,
             dead_in_a_row_max: 8,
+            farewell: Duration::from_secs(20),
         }
     }
 }
@@ -96,6 +98,12 @@ impl PipelineOptions {
     /// goes to the dead letters: 8 unless told otherwise.
     pub fn dead_in_a_row_max(mut self, messages: u32) -> Self {
         self.dead_in_a_row_max = messages.max(1);
+        self
+    }
+    /// How long a transform under way may take to end after a stop: twenty seconds unless told otherwise. Then it is dropped,
+    /// and its messages come again.
+    pub fn farewell(mut self, patience: Duration) -> Self {
+        self.farewell = patience;
         self
     }
 }

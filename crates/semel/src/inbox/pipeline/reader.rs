@@ -10,24 +10,35 @@ use rdkafka::error::KafkaResult;
 use super::held::Held;
 use super::message::Input;
 use crate::source::SourceError;
+use crate::source::kafka::paused::Paused;
 use crate::source::kafka::reader::parts_of;
-use crate::source::kafka::{KafkaSourceOptions, paused, trouble};
+use crate::source::kafka::{KafkaSourceOptions, trouble};
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
 
 /// What the callbacks know. They run inside a poll, so never while a transaction is open.
 #[derive(Default)]
-pub(super) struct Group(Mutex<Held>);
+pub(super) struct Group {
+    held: Mutex<Held>,
+    paused: Paused,
+}
 
 impl ClientContext for Group {}
 
 impl ConsumerContext for Group {
-    fn pre_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        let mut held = lock(&self.0);
+    fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
-            Rebalance::Assign(parts) => parts_of(parts).into_iter().for_each(|part| held.assigned(part)),
-            Rebalance::Revoke(parts) => parts_of(parts).iter().for_each(|part| held.revoked(part)),
+            Rebalance::Assign(parts) => {
+                let mut held = lock(&self.held);
+                parts_of(parts).into_iter().for_each(|part| held.assigned(part));
+            }
+            Rebalance::Revoke(parts) => {
+                let parts = parts_of(parts);
+                self.paused.give_up(consumer, &parts);
+                let mut held = lock(&self.held);
+                parts.iter().for_each(|part| held.revoked(part));
+            }
             // Nothing was taken away; if something is, that is told by itself.
             Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
         }
@@ -66,7 +77,7 @@ impl Reader {
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
-        lock(&self.consumer.context().0)
+        lock(&self.consumer.context().held)
     }
 
     pub(super) fn polled(&self) -> Instant {
@@ -113,7 +124,8 @@ impl Reader {
     pub(super) fn keep(&self) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
         let lineage = self.lineage()?;
-        paused::serve(&self.consumer, || self.take(Duration::ZERO, &lineage), || self.held().parts())
+        let paused = &self.consumer.context().paused;
+        paused.serve(&self.consumer, || self.take(Duration::ZERO, &lineage))
     }
 
     /// What the broker knows us by, as the owner of what is being tried. `None` if some of it is not ours any more.

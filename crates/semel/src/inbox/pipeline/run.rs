@@ -14,6 +14,7 @@ use super::transaction::{Engine, Transacted};
 use super::transform::Transform;
 use crate::crash;
 use crate::inbox::consumer::call::{Called, call};
+use crate::inbox::consumer::run::{asked_to_stop, farewell};
 use crate::inbox::consumer::{Failed, Stop};
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
@@ -152,7 +153,7 @@ impl<T: Transform> Pipeline<T> {
         })
     }
 
-    /// Stops it: a transaction that is open is ended, a transform that is under way is dropped.
+    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::farewell`]).
     pub fn stop_handle(&self) -> Stop {
         Stop(self.stop.clone())
     }
@@ -344,7 +345,7 @@ impl<T: Transform> Pipeline<T> {
         &self,
         engine: &Arc<Engine>,
         tried: &[Input],
-        stopped: &mut watch::Receiver<bool>,
+        stopped: &watch::Receiver<bool>,
     ) -> Result<Made, SourceError> {
         let (transform, inputs) = (Arc::clone(&self.transform), tried.to_vec());
         let work = async move {
@@ -354,6 +355,7 @@ impl<T: Transform> Pipeline<T> {
                 false => Err(Failed::new(format!("it made more than {OUTPUTS_MAX} outputs of one batch"))),
             }
         };
+        let mut over = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
         let mut calling = std::pin::pin!(call("the transform", work, self.options.transform_timeout));
         loop {
             tokio::select! {
@@ -361,7 +363,7 @@ impl<T: Transform> Pipeline<T> {
                     Called::Done(outputs) => Made::Outputs(outputs),
                     Called::Failed(failed) | Called::TooLong(failed) => Made::Failed(failed),
                 }),
-                () = asked_to_stop(stopped) => return Ok(Made::Dropped),
+                () = &mut over => return Ok(Made::Dropped),
                 () = tokio::time::sleep(self.source.keep_every()) => {
                     self.keep(engine).await?;
                     if !engine.reader.held().is_whole() {
@@ -405,11 +407,6 @@ impl<T: Transform> Pipeline<T> {
 /// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
 async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) -> Result<(), SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
-}
-
-async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
-    // The sender is the pipeline's: it outlives the wait.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
 }
 
 impl<T> Drop for Pipeline<T> {

@@ -42,10 +42,6 @@ impl Held {
         });
     }
 
-    pub(super) fn parts(&self) -> Vec<Part> {
-        self.parts.keys().cloned().collect()
-    }
-
     /// A message came. Of a partition that is not ours it is nobody's here.
     pub(super) fn came(&mut self, part: Part, offset: i64, delivery: Delivery) {
         if let Some(prefix) = self.parts.get_mut(&part) {

@@ -1,46 +1,69 @@
 //! Hearing from the group while there is no room for messages.
 
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
 use super::held::Part;
+use super::reader::parts_of;
 use crate::source::SourceError;
 
 /// How many events are served while everything is paused.
 const SERVED_MAX: usize = 100;
 
-/// Polls until there is nothing more, with everything paused: fetched messages stand before what the group has to say.
-/// Paused they are dropped, and fetched again. What is ours is asked afterwards, because that may have changed.
-pub(crate) fn serve<C: ConsumerContext + 'static>(
-    consumer: &BaseConsumer<C>,
-    mut poll: impl FnMut() -> Result<bool, SourceError>,
-    ours: impl FnOnce() -> Vec<Part>,
-) -> Result<(), SourceError> {
-    let paused = consumer.assignment().map_err(SourceError::later)?;
-    let mut served = consumer.pause(&paused).map_err(SourceError::later);
-    for _ in 0..SERVED_MAX {
-        match served.and_then(|()| poll()) {
-            Ok(true) => served = Ok(()),
-            Ok(false) => {
-                served = Ok(());
-                break;
+/// The partitions that are paused at the moment.
+#[derive(Default)]
+pub(crate) struct Paused(Mutex<HashSet<Part>>);
+
+impl Paused {
+    /// Polls until there is nothing more, with everything paused: fetched messages stand before what the group has to say.
+    /// Paused they are dropped, and fetched again.
+    pub(crate) fn serve<C: ConsumerContext + 'static>(
+        &self,
+        consumer: &BaseConsumer<C>,
+        mut poll: impl FnMut() -> Result<bool, SourceError>,
+    ) -> Result<(), SourceError> {
+        let all = consumer.assignment().map_err(SourceError::later)?;
+        *self.lock() = parts_of(&all).into_iter().collect();
+        let served = consumer.pause(&all).map_err(SourceError::later).and_then(|()| {
+            for _ in 0..SERVED_MAX {
+                if !poll()? {
+                    break;
+                }
             }
-            Err(error) => {
-                served = Err(error);
-                break;
-            }
+            Ok(())
+        });
+        // Only what is paused: resuming anything else would have librdkafka give messages again that it gave before.
+        let still = std::mem::take(&mut *self.lock());
+        consumer.resume(&list(&still)).map_err(SourceError::later)?;
+        served
+    }
+
+    /// Partitions are about to be given up. librdkafka would remember that they are paused and, were they ever ours again,
+    /// give nothing of them.
+    pub(crate) fn give_up<C: ConsumerContext + 'static>(&self, consumer: &BaseConsumer<C>, parts: &[Part]) {
+        let mut paused = self.lock();
+        let gone: HashSet<Part> = parts.iter().filter_map(|part| paused.take(part)).collect();
+        drop(paused);
+        if gone.is_empty() {
+            return;
+        }
+        if let Err(error) = consumer.resume(&list(&gone)) {
+            tracing::warn!(target: "semel::kafka", %error, "partitions that are given up stay paused");
         }
     }
-    let ours = ours();
-    let mut still = TopicPartitionList::new();
-    for element in paused.elements() {
-        let is_it = |(topic, partition): &Part| {
-            (topic.as_str(), *partition) == (element.topic(), element.partition())
-        };
-        if ours.iter().any(is_it) {
-            still.add_partition(element.topic(), element.partition());
-        }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<Part>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    consumer.resume(&still).map_err(SourceError::later)?;
-    served
+}
+
+fn list(parts: &HashSet<Part>) -> TopicPartitionList {
+    let mut list = TopicPartitionList::with_capacity(parts.len());
+    for (topic, partition) in parts {
+        list.add_partition(topic, *partition);
+    }
+    list
 }

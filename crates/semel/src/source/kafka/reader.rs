@@ -10,7 +10,8 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::held::{Held, Part};
 use super::options::KafkaSourceOptions;
-use super::{paused, record, trouble};
+use super::paused::Paused;
+use super::{record, trouble};
 use crate::source::SourceError;
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
@@ -21,6 +22,7 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 /// What the callbacks know.
 pub(super) struct Group {
     held: Mutex<Held>,
+    paused: Paused,
     /// When the commit began that has not been answered.
     committing: Mutex<Option<Instant>>,
 }
@@ -48,7 +50,7 @@ impl ConsumerContext for Group {
 
 impl Group {
     fn new() -> Self {
-        Self { held: Mutex::default(), committing: Mutex::default() }
+        Self { held: Mutex::default(), paused: Paused::default(), committing: Mutex::default() }
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
@@ -61,6 +63,7 @@ impl Group {
         if !consumer.assignment_lost() {
             self.commit_now(consumer, Some(parts));
         }
+        self.paused.give_up(consumer, parts);
         let mut held = self.held();
         parts.iter().for_each(|part| held.revoked(part));
     }
@@ -176,7 +179,7 @@ impl Reader {
             }
             Ok(true)
         };
-        let kept = paused::serve(&self.consumer, poll, || self.held().parts());
+        let kept = self.group.paused.serve(&self.consumer, poll);
         self.commit_soon();
         kept
     }

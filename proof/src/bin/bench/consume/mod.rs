@@ -1,5 +1,7 @@
 //! What consuming costs: messages that have their effect once, beside those that have it as often as they come.
 
+#[cfg(feature = "relay")]
+mod eos;
 mod inbox;
 mod place;
 mod remembered;
@@ -23,7 +25,10 @@ pub(crate) struct Wanted<'a> {
 pub(crate) fn measure(runtime: &Runtime, wanted: &Wanted<'_>, table: &mut Table) -> Result<(), Failed> {
     for part in wanted.parts {
         eprintln!("{part} …");
-        runtime.block_on(with_inbox(wanted, table))?;
+        match part.as_str() {
+            "eos" => runtime.block_on(exactly_once(wanted, table))?,
+            _ => runtime.block_on(with_inbox(wanted, table))?,
+        }
     }
     Ok(())
 }
@@ -39,4 +44,17 @@ async fn with_inbox(wanted: &Wanted<'_>, table: &mut Table) -> Result<(), Failed
     };
     let measured = measured.await;
     measured.and(place.remove().await)
+}
+
+#[cfg(feature = "relay")]
+async fn exactly_once(wanted: &Wanted<'_>, table: &mut Table) -> Result<(), Failed> {
+    let Some(kafka) = find(Service::Kafka) else {
+        return Err("Kafka has to run: cargo xtask services up --only kafka".into());
+    };
+    eos::measure(&kafka, wanted.size, table).await
+}
+
+#[cfg(not(feature = "relay"))]
+async fn exactly_once(wanted: &Wanted<'_>, _: &mut Table) -> Result<(), Failed> {
+    Err(format!("built without the feature `relay` (size {})", wanted.size).into())
 }

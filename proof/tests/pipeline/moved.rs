@@ -1,0 +1,80 @@
+//! Partitions move to another process and back; a process stands still and wakes up.
+
+use semel::crash::{AFTER_OFFSETS, AFTER_TRANSFORM, BEFORE_OFFSETS};
+use testkit::services::{Service, require};
+
+use crate::SOON;
+use crate::scene::{Scene, stop};
+
+async fn partitions_move(how: &str) {
+    let Some(kafka) = require(Service::Kafka) else { return };
+    let mut scene = Scene::new(kafka.url()).await;
+    let stays = scene.worker(how, "-", None);
+    scene.publish(2_000).await;
+    scene.behind_at_most(1_500).await;
+    let guest = scene.worker(how, "-", None);
+    scene.publish(2_000).await;
+    scene.behind_at_most(1_000).await;
+    stop(guest);
+    scene.publish(1_000).await;
+    scene.behind_at_most(0).await;
+    stop(stays);
+    assert_eq!(scene.judge().await, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_move_one_by_one_and_each_message_is_transformed_once() {
+    partitions_move("right").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_move_all_at_once_and_each_message_is_transformed_once() {
+    partitions_move("eager").await;
+}
+
+/// One stands still at that point until another has its partitions, and then goes on. What the judge says, and what it
+/// said itself.
+pub async fn zombie(how: &str, point: &str) -> Option<Vec<String>> {
+    let kafka = require(Service::Kafka)?;
+    let mut scene = Scene::new(kafka.url()).await;
+    scene.publish(500).await;
+    let mut asleep = scene.worker(how, "-", Some(&format!("{point}:2")));
+    asleep.wait_for_point(SOON).unwrap();
+    // All of it: while only its transaction takes long, it stays in the group.
+    asleep.pause().unwrap();
+    let awake = scene.worker("right", "-", None);
+    scene.behind_at_most(0).await;
+    asleep.resume().unwrap();
+    asleep.go().unwrap();
+    scene.publish(500).await;
+    scene.behind_at_most(0).await;
+    stop(awake);
+    scene.behind_at_most(0).await;
+    if how == "right" {
+        scene.publish(100).await;
+        scene.behind_at_most(0).await;
+        stop(asleep);
+    } else {
+        asleep.kill().unwrap();
+    }
+    Some(scene.judge().await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zombie_with_outputs_under_way_is_fenced_and_comes_back() {
+    let Some(wrong) = zombie("right", BEFORE_OFFSETS).await else { return };
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zombie_before_its_transaction_is_fenced_and_comes_back() {
+    let Some(wrong) = zombie("right", AFTER_TRANSFORM).await else { return };
+    assert_eq!(wrong, Vec::<String>::new());
+}
+
+/// Its offsets are pending: whoever gets its partitions waits until the broker has ended its transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zombie_with_its_offsets_pending_is_waited_for() {
+    let Some(wrong) = zombie("right", AFTER_OFFSETS).await else { return };
+    assert_eq!(wrong, Vec::<String>::new());
+}
