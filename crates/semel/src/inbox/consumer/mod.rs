@@ -7,11 +7,12 @@
 mod bisect;
 mod desk;
 mod handler;
+mod letters;
 mod message;
 mod options;
 mod run;
 
-pub use handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
+pub use handler::{Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
 pub use options::ConsumerOptions;
 pub use run::{Consumer, Ended, Nowhere, Stop};
