@@ -1,14 +1,16 @@
-//! The `semel` command: guard a service, publish its events, see it work, look at intents and events, decide about them,
-//! look after the store.
+//! The `semel` command: guard a service, publish its events, see it work, look at intents, events and dead letters, decide
+//! about them, look after the store.
 
 mod admin;
 mod advice;
 mod args;
+mod confirm;
 mod decide;
 mod demo;
 mod duration;
 mod failure;
 mod gateway;
+mod inbox;
 mod keys;
 mod log;
 mod ls;
@@ -128,6 +130,9 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Outbox(args) = &cli.command {
         return outbox::run(args, json).await;
     }
+    if let Command::Inbox(args) = &cli.command {
+        return inbox::run(args, json).await;
+    }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
@@ -150,6 +155,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::DemoService(_)
         | Command::Gateway(_)
         | Command::Relay(_)
-        | Command::Outbox(_) => Ok(()),
+        | Command::Outbox(_)
+        | Command::Inbox(_) => Ok(()),
     }
 }

@@ -1,15 +1,18 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|past|by-place|slow MEMBER`, where BROKER is `kafka`,
-//! `nats`, `rabbitmq` or `redis`, QUEUE is the
-//! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER`. BROKER is `kafka`, `nats`, `rabbitmq` or `redis`, QUEUE the
+//! name of the queue and of the group, and MEMBER a name among those of the group, or `-`. HOW is `right`, `slow`, `dead`
+//! (each third message of a key cannot be handled and becomes a letter), `mended` (as `dead`, and all can be), or one of
+//! the known mistakes `early`, `past`, `by-place`, `late-letter` and `unmarked`. It stops at the points of
+//! [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Buried, Consumer, ConsumerOptions, DeadLetters, Failed, Handler, Message};
+use semel::inbox::dead::InboxTables;
 use semel::source::kafka::KafkaSource;
 use semel::source::nats::NatsSource;
 use semel::source::rabbitmq::RabbitmqSource;
@@ -45,7 +48,14 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
     // Longer than any lease here.
     let work = if *how == "slow" { Duration::from_secs(7) } else { Duration::ZERO };
-    let table = Table { pool, inbox: Inbox::new("judged")?, work };
+    let table = Table {
+        pool,
+        inbox: Inbox::new("judged")?,
+        work,
+        poison: matches!(*how, "dead" | "late-letter"),
+        marks: *how != "unmarked",
+    };
+    let tables = format!("{postgres}?schema={schema}");
     match *broker {
         "kafka" => {
             let mut source =
@@ -53,23 +63,23 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             if *member != "-" {
                 source = source.set("group.instance.id", member)?;
             }
-            bring(source.open()?, table, how).await
+            bring(source.open()?, table, how, &tables).await
         }
         "nats" => {
             let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
-            bring(source.open()?, table, how).await
+            bring(source.open()?, table, how, &tables).await
         }
-        "rabbitmq" => bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how).await,
+        "rabbitmq" => bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how, &tables).await,
         "redis" => {
             let source = RedisStreamSource::options(url, queue, queue)?.claim_after(Duration::from_secs(2));
             let source = if *member == "-" { source } else { source.consumer(member) };
-            bring(source.open()?, table, how).await
+            bring(source.open()?, table, how, &tables).await
         }
         _ => Err(format!("there is no source for {broker}").into()),
     }
 }
 
-async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, Wrong> {
+async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> Result<String, Wrong> {
     let identify = if how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
     let options = ConsumerOptions::default()
         .identify(identify)
@@ -80,11 +90,22 @@ async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, 
     match how {
         "early" => run(Consumer::new("judged", Early(source), table, options)).await,
         "past" => run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options)).await,
+        "dead" | "mended" | "unmarked" => {
+            // A letter that a killed one has taken is another's soon.
+            let options =
+                options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
+            let tables = InboxTables::open(tables).await?;
+            run(Consumer::new("judged", source, table, options).dead_letters(tables)).await
+        }
+        "late-letter" => {
+            let late = Late(table.pool.clone());
+            run(Consumer::new("judged", source, table, options).dead_letters(late)).await
+        }
         _ => run(Consumer::new("judged", source, table, options)).await,
     }
 }
 
-async fn run<S: Source>(consumer: Consumer<S, Table>) -> Result<String, Wrong> {
+async fn run<S: Source, D: DeadLetters>(consumer: Consumer<S, Table, D>) -> Result<String, Wrong> {
     let stop = consumer.stop_handle();
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -101,13 +122,23 @@ struct Table {
     inbox: Inbox,
     /// How long the effects of one call take.
     work: Duration,
+    /// Each third message of a key cannot be handled.
+    poison: bool,
+    marks: bool,
 }
 
 impl Handler for Table {
     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
-        let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
-        for message in marked.fresh().map(|at| &messages[at]) {
+        let marked = self.inbox.mark_all_tx(&mut tx, if self.marks { messages } else { &[] }).await?;
+        for (at, message) in messages.iter().enumerate() {
+            if self.marks && !marked.is_fresh(at) {
+                continue;
+            }
+            let n: u32 = String::from_utf8_lossy(message.payload()).parse().map_err(Failed::poison)?;
+            if self.poison && n.is_multiple_of(3) {
+                return Err(Failed::poison(format!("{n} is a multiple of three")));
+            }
             let effect = sqlx::query("INSERT INTO effect (id, key, n) VALUES ($1, $2, $3::text::int)")
                 .bind(message.delivery().header("semel-id"))
                 .bind(&message.delivery().key)
@@ -191,5 +222,24 @@ impl<S: Source> Source for Past<S> {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.source.leave().await
+    }
+}
+
+/// What the table has to catch: a letter that is written after the broker was told.
+struct Late(PgPool);
+
+impl DeadLetters for Late {
+    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
+        let letter = sqlx::query(
+            "INSERT INTO semel_inbox_dead (id, consumer, source, topic, place, headers, payload, error, attempts, \
+             first_failed_at, dead_at) VALUES (decode(md5($2), 'hex'), $1, $2, $2, $2, '[]', ''::bytea, $3, 1, 0, 0)",
+        );
+        let letter = letter.bind(consumer.to_owned()).bind(message.id.clone()).bind(message.error.to_owned());
+        let pool = self.0.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            letter.execute(&pool).await
+        });
+        Ok(())
     }
 }

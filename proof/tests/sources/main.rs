@@ -6,6 +6,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod crash;
+mod dead;
 mod kafka;
 mod laws;
 mod moved;

@@ -4,6 +4,7 @@
 mod decide;
 mod demo;
 mod errors;
+mod inbox;
 mod ls;
 mod outbox;
 mod receiver;

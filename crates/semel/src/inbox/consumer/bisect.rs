@@ -2,13 +2,17 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use super::call::{Called, call};
 use super::desk::{Held, Tried};
 use super::handler::{FailedKind, Handler};
+use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
+use crate::inbox::tally;
 use crate::source::Receipt;
 
 /// Handles a batch. What fails as one of many is tried in two halves, the first before the second; what comes after a
@@ -17,6 +21,7 @@ pub(super) async fn handle<H: Handler>(
     handler: Arc<H>,
     batch: Vec<Held>,
     options: &ConsumerOptions,
+    observer: &Observer,
     stopped: &watch::Receiver<bool>,
 ) -> Vec<(Receipt, Tried)> {
     let mut told = Vec::with_capacity(batch.len());
@@ -32,13 +37,8 @@ pub(super) async fn handle<H: Handler>(
         if part.is_empty() {
             continue;
         }
-        let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
-        let work = {
-            let handler = Arc::clone(&handler);
-            async move { handler.handle(&messages).await }
-        };
-        let error = match call("the handler", work, options.handle_timeout).await {
-            Called::Done(()) => {
+        let error = match handled(&handler, &part, options, observer).await {
+            Called::Done(_) => {
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
                 continue;
             }
@@ -69,4 +69,29 @@ pub(super) async fn handle<H: Handler>(
         }
     }
     told
+}
+
+/// One call of the handler, watched. How many it found to be done already.
+async fn handled<H: Handler>(
+    handler: &Arc<H>,
+    part: &[Held],
+    options: &ConsumerOptions,
+    observer: &Observer,
+) -> Called<usize> {
+    let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
+    let handler = Arc::clone(handler);
+    let begun = Instant::now();
+    let (span, spans) = observer.spans(part);
+    let work = async move {
+        let (done, already) = tally::counting(handler.handle(&messages)).await;
+        done.map(|()| already)
+    };
+    let called = call("the handler", work.instrument(span), options.handle_timeout).await;
+    let (error, already) = match &called {
+        Called::Done(already) => (None, *already),
+        Called::Failed(error) | Called::TooLong(error) => (Some(error), 0),
+    };
+    spans.iter().for_each(|span| metrics::record(span, error));
+    observer.metrics.iter().for_each(|metrics| metrics.called(begun.elapsed(), part.len(), already, error));
+    called
 }

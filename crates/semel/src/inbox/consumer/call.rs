@@ -27,7 +27,8 @@ pub(in crate::inbox) async fn call<T: Send + 'static>(
     }
 }
 
-struct AbortOnDrop(tokio::task::AbortHandle);
+/// A task that ends with whoever wants it.
+pub(super) struct AbortOnDrop(pub(super) tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

@@ -8,11 +8,17 @@ mod bisect;
 pub(super) mod call;
 mod desk;
 mod handler;
+mod letters;
 mod message;
+mod metrics;
 mod options;
 pub(super) mod run;
+mod upkeep;
+mod window;
 
-pub use handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
+pub use handler::{Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
+pub use metrics::ConsumerMetrics;
 pub use options::ConsumerOptions;
 pub use run::{Consumer, Ended, Nowhere, Stop};
+pub use window::Marks;

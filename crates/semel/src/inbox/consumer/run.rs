@@ -1,6 +1,6 @@
 //! The loop: receive, handle side by side, settle, and again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,15 @@ use tokio::sync::watch;
 use super::bisect;
 use super::desk::{Desk, Held, Tried, Verdict};
 use super::handler::{Buried, DeadLetters, Failed, Handler};
+use super::letters::{Letters, within};
 use super::message::Message;
+use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
+use super::upkeep::Upkeep;
+use super::window::{self, Marks};
 use crate::crash;
-use crate::source::{Delivery, Receipt, Settle, Source, SourceError};
+use crate::inbox::Identity;
+use crate::source::{Delivery, Receipt, Settle, Source, SourceError, Unnamed};
 
 /// How long a source is waited for when nothing is held.
 const IDLE: Duration = Duration::from_secs(1);
@@ -27,19 +32,23 @@ const IDLE: Duration = Duration::from_secs(1);
 ///   is room for what waits behind it ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
 pub struct Consumer<S, H, D = Nowhere> {
-    name: String,
-    source: S,
+    pub(super) name: String,
+    pub(super) source: S,
     handler: Arc<H>,
-    dead: D,
-    options: ConsumerOptions,
+    pub(super) dead: D,
+    pub(super) options: ConsumerOptions,
     stop: watch::Sender<bool>,
-    desk: Desk,
+    pub(super) desk: Desk,
     /// Messages that cannot be told from others.
     nameless: Vec<Nameless>,
     /// What the source has not been told yet.
     untold: Vec<(Receipt, Settle)>,
     /// When the source is to be kept.
-    keep_at: Instant,
+    pub(super) keep_at: Instant,
+    /// When is looked for letters, and how many were taken.
+    pub(super) letters: Letters,
+    pub(super) upkeep: Upkeep,
+    pub(super) observer: Observer,
     /// What has failed since anything was handled.
     suspects: HashSet<Receipt>,
     ended: Ended,
@@ -101,6 +110,9 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless: Vec::new(),
             untold: Vec::new(),
             keep_at: Instant::now(),
+            letters: Letters::default(),
+            upkeep: Upkeep::default(),
+            observer: Observer::new(name),
             suspects: HashSet::new(),
             ended: Ended::default(),
         }
@@ -118,6 +130,9 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless,
             untold,
             keep_at,
+            letters,
+            upkeep,
+            observer,
             suspects,
             ended,
             ..
@@ -133,6 +148,9 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless,
             untold,
             keep_at,
+            letters,
+            upkeep,
+            observer,
             suspects,
             ended,
         }
@@ -140,6 +158,21 @@ impl<S: Source, H: Handler> Consumer<S, H> {
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
+    /// Counts what it does.
+    #[must_use]
+    pub fn observed_by(mut self, metrics: &ConsumerMetrics) -> Self {
+        self.observer.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Forgets marks there that are older than the [window](ConsumerOptions::window), beside the work and in bounded bites.
+    /// Without it whoever has the inbox calls [`Inbox::prune_tx`](crate::inbox::Inbox::prune_tx).
+    #[must_use]
+    pub fn forgets(mut self, marks: impl Marks) -> Self {
+        self.upkeep.bite = Some(window::bite(marks, &self.name));
+        self
+    }
+
     /// Stops it.
     pub fn stop_handle(&self) -> Stop {
         Stop(self.stop.clone())
@@ -153,17 +186,29 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     pub async fn run(mut self) -> Result<Ended, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
+        let _forgetting = self.forget_marks();
         while !*stopped.borrow() {
             let turn = async {
                 self.tell().await?;
+                self.take_letters().await;
                 self.receive(&mut stopped).await?;
+                self.ask_retention().await;
                 self.bury_nameless().await;
                 self.handle(&stopped).await?;
                 self.tell().await
             };
-            match turn.await {
+            let turned = turn.await;
+            self.observe(|metrics| {
+                let (held, oldest) = self.desk.held();
+                metrics.holds(held + self.nameless.len(), oldest);
+                if turned.is_ok() {
+                    metrics.turned();
+                }
+            });
+            match turned {
                 Ok(()) => pause = self.options.pause.0,
                 Err(error) if error.may_retry() => {
+                    self.observe(ConsumerMetrics::source_failed);
                     tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
                     let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
                     let held = self.held();
@@ -183,8 +228,14 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         told.map(|()| self.ended)
     }
 
+    pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
+        if let Some(metrics) = &self.observer.metrics {
+            tell(metrics);
+        }
+    }
+
     /// Everything that was received and not settled.
-    fn held(&self) -> Vec<Receipt> {
+    pub(super) fn held(&self) -> Vec<Receipt> {
         let mut held = self.desk.receipts();
         held.extend(self.nameless.iter().map(|nameless| nameless.delivery.receipt));
         held
@@ -209,7 +260,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let held = self.held();
         let room = self.options.held_max.saturating_sub(held.len());
         let idle = self.desk.ready(now, &self.options).is_empty();
-        let due = self.desk.due().into_iter().chain(self.nameless.iter().map(|nameless| nameless.due)).min();
+        let nameless = self.nameless.iter().map(|nameless| nameless.due);
+        let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
         if room == 0 {
@@ -238,6 +290,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         if lost.is_empty() {
             return;
         }
+        self.observe(|metrics| metrics.lost(lost.len()));
         let behind = self.desk.drop_lost(&lost);
         self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
         self.untold.retain(|(receipt, _)| !lost.contains(receipt));
@@ -245,10 +298,14 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
     }
 
+    pub(super) fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+        let source = self.options.source.as_deref().unwrap_or(&delivery.from);
+        self.options.identify.identify_as(delivery, source)
+    }
+
     /// A message that cannot be told from others is not handled, and stands in the way of nobody.
     fn take_in(&mut self, delivery: Delivery) {
-        let source = self.options.source.as_deref().unwrap_or(&delivery.from);
-        match self.options.identify.identify_as(&delivery, source) {
+        match self.identify(&delivery) {
             Ok(identity) => self.desk.add(delivery.receipt, Message::new(identity, delivery)),
             Err(unnamed) => {
                 let error = unnamed.to_string();
@@ -269,7 +326,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             if nameless.due <= Instant::now() {
                 let Nameless { delivery, error, .. } = &nameless;
                 let receipt = delivery.receipt;
-                if self.bury(&Buried { delivery, id: None, error, tries: 0 }).await {
+                let (identity, failing_for) = (None, Duration::ZERO);
+                let buried = Buried { delivery, identity, id: None, error, tries: 0, failing_for };
+                if self.bury(&buried).await {
                     self.untold.push((receipt, Settle::Done));
                     continue;
                 }
@@ -284,12 +343,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     async fn bury(&mut self, buried: &Buried<'_>) -> bool {
         let held = self.held();
         let limit = self.options.handle_timeout;
-        let bury = tokio::time::timeout(limit, self.dead.bury(&self.name, buried));
-        let kept = match keeping(&mut self.source, &mut self.keep_at, &held, bury).await {
-            Ok(Ok(kept)) => kept,
-            Ok(Err(_)) => Err(Failed::later(format!("burying took longer than {limit:?}"))),
-            Err(error) => Err(Failed::later(error)),
-        };
+        let bury = self.dead.bury(&self.name, buried);
+        let kept = within(&mut self.source, &mut self.keep_at, &held, limit, bury).await;
         match kept {
             Ok(()) => {
                 tracing::warn!(
@@ -299,6 +354,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     "a message was buried"
                 );
                 self.ended.buried += 1;
+                self.observe(|metrics| metrics.dead(buried.tries));
+                crash::point(crash::AFTER_BURY);
             }
             Err(ref not) => {
                 tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
@@ -316,9 +373,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let tried: Vec<Held> = batches.iter().flatten().cloned().collect();
         let held = self.held();
         let work = async {
+            let handler = || Arc::clone(&self.handler);
             let calls = batches
                 .into_iter()
-                .map(|batch| bisect::handle(Arc::clone(&self.handler), batch, &self.options, stopped));
+                .map(|batch| bisect::handle(handler(), batch, &self.options, &self.observer, stopped));
             let mut calls: FuturesUnordered<_> = calls.collect();
             let mut told = Vec::with_capacity(tried.len());
             let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
@@ -340,33 +398,53 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
-    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)]) -> bool {
+    /// Letters have failed before, and say nothing.
+    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)], letters: &HashMap<Receipt, i64>) -> bool {
         let well = told.iter().any(|(_, tried)| *tried == Tried::Done);
         if well {
             self.suspects.clear();
         }
         let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
+        let failed = failed.filter(|receipt| !letters.contains_key(receipt));
         self.suspects.extend(failed.take(self.options.suspects_max));
         well || self.suspects.len() < self.options.suspects_max
     }
 
     async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
-        let counted = self.is_a_message_to_blame(&told);
+        let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
+        let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
+        let counted = self.is_a_message_to_blame(&told, &letters);
         for (receipt, became) in told {
+            let letter = letters.get(&receipt).copied();
+            let tries = tried.iter().find(|held| held.receipt == receipt).map_or(0, |held| held.tries);
             if became == Tried::Done {
+                self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
                 self.ended.handled += 1;
-                self.untold.push((receipt, Settle::Done));
+                match letter {
+                    Some(letter) => self.letter_handled(letter).await,
+                    None => self.untold.push((receipt, Settle::Done)),
+                }
             } else {
                 self.ended.failed += 1;
             }
             let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
+            if verdict == Some(Verdict::Again) {
+                self.observe(ConsumerMetrics::retried);
+            }
             let Some(Verdict::Bury { error }) = verdict else { continue };
+            if let Some(letter) = letter {
+                self.letter_failed(letter, &error).await;
+                self.desk.buried(receipt);
+                continue;
+            }
             let Some(held) = tried.iter().find(|held| held.receipt == receipt) else { continue };
             let buried = Buried {
                 delivery: held.message.delivery(),
+                identity: Some(held.message.identity()),
                 id: Some(held.message.identity().id()),
                 error: &error,
                 tries: held.tries.saturating_add(1),
+                failing_for: held.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
             };
             if self.bury(&buried).await {
                 self.desk.buried(receipt);
@@ -389,7 +467,7 @@ pub(in crate::inbox) async fn asked_to_stop(stopped: &mut watch::Receiver<bool>)
 }
 
 /// Does something that takes long while the source is kept.
-async fn keeping<S: Source, T>(
+pub(super) async fn keeping<S: Source, T>(
     source: &mut S,
     keep_at: &mut Instant,
     held: &[Receipt],
