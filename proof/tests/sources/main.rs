@@ -10,6 +10,7 @@ mod moved;
 mod outage;
 mod planted;
 mod scene;
+mod sqs;
 
 use std::time::Duration;
 

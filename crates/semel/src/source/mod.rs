@@ -13,6 +13,8 @@ mod identify;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 
 pub use identify::Identify;
 
