@@ -11,7 +11,8 @@
 //! ```
 //!
 //! which makes a `#[test]` of every law, each with a harness and a runtime of its own. [`LAWS`] and [`run`]
-//! are the same list at run time. Sinks have laws of their own: `conformance::sink`.
+//! are the same list at run time. Sinks and sources have laws of their own: `conformance::sink` and
+//! `conformance::source`.
 
 use std::future::Future;
 
@@ -27,6 +28,8 @@ mod outcome;
 mod retention;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod sink;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub mod source;
 mod trial;
 
 pub use claim::*;

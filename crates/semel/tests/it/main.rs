@@ -23,6 +23,8 @@ mod relay_observed;
 #[cfg(feature = "sqlite")]
 mod sink_planted;
 #[cfg(feature = "sqlite")]
+mod source_planted;
+#[cfg(feature = "sqlite")]
 mod sqlite_batch;
 #[cfg(feature = "sqlite")]
 mod sqlite_disk_error;
