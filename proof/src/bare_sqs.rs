@@ -88,16 +88,23 @@ impl BareSqs {
         self.queue(name)
     }
 
-    /// Puts a message into a queue: under a group and an id where that is given, and with the id as `semel-id`.
+    /// Puts a message into a queue, under a group where one is given. Only FIFO queues have a use for the id.
     ///
     /// # Panics
     /// When the server does not take it.
-    pub fn send(&self, queue: &str, group: Option<&str>, id: &str, deduplication: &str, body: &str) {
-        let mut message = json!({
-            "QueueUrl": queue,
-            "MessageBody": body,
-            "MessageAttributes": { "semel-id": { "DataType": "String", "StringValue": id } },
-        });
+    pub fn send(
+        &self,
+        queue: &str,
+        group: Option<&str>,
+        attributes: &[(&str, &str)],
+        deduplication: &str,
+        body: &str,
+    ) {
+        let attribute = |(name, text): &(&str, &str)| {
+            ((*name).to_owned(), json!({ "DataType": "String", "StringValue": text }))
+        };
+        let attributes: serde_json::Map<String, Value> = attributes.iter().map(attribute).collect();
+        let mut message = json!({ "QueueUrl": queue, "MessageBody": body, "MessageAttributes": attributes });
         if let Some(group) = group {
             message["MessageGroupId"] = json!(group);
         }

@@ -179,7 +179,8 @@ async fn a_lost_answer_is_none_and_the_repeat_is_stored_once() {
     let Some(sqs) = Sqs::new() else { return };
     let topic = sqs.topic("lost");
     let proxy = Proxy::start(sqs.lease.url().trim_start_matches("http://")).unwrap();
-    let mut sink = options(&format!("http://{}", proxy.addr())).timeout(Duration::from_secs(3)).open().unwrap();
+    let mut sink =
+        options(&format!("http://{}", proxy.addr())).timeout(Duration::from_secs(3)).open().unwrap();
     lose_an_answer(&mut sink, &proxy, &topic).await;
     let seen = sqs.take(&topic);
     assert_eq!(texts(&seen), ["1", "2", "3"]);

@@ -137,13 +137,7 @@ fn fits(flags: &SinkFlags, feature: &str) -> Result<(), Failed> {
 
 /// A duration in a URL.
 #[cfg_attr(
-    not(any(
-        feature = "kafka",
-        feature = "nats",
-        feature = "rabbitmq",
-        feature = "redis",
-        feature = "sqs"
-    )),
+    not(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs")),
     allow(dead_code)
 )]
 fn time(text: &str) -> Result<Duration, String> {

@@ -71,7 +71,11 @@ fn http(endpoint: &str) -> SharedHttpClient {
 
 /// Scheme and host of a queue's URL, and the host alone.
 fn endpoint(url: &str) -> Result<(&str, &str), String> {
-    let wrong = || format!("{url:?} is no queue's URL; it is like https://sqs.eu-west-1.amazonaws.com/123456789012/payments.fifo");
+    let wrong = || {
+        format!(
+            "{url:?} is no queue's URL; it is like https://sqs.eu-west-1.amazonaws.com/123456789012/payments.fifo"
+        )
+    };
     let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
     let (authority, path) = rest.split_once('/').ok_or_else(wrong)?;
     let named = !queue_name(url).is_empty() && !path.contains(['?', '#']);

@@ -23,8 +23,7 @@ fn a_group_is_the_key_or_its_digest_or_the_event() {
 
 #[test]
 fn any_payload_comes_back_as_it_was() {
-    for bytes in
-        [b"".to_vec(), b"{}".to_vec(), vec![0], vec![255, 254], "a\u{ffff}".into(), "naïve ☃".into()]
+    for bytes in [b"".to_vec(), b"{}".to_vec(), vec![0], vec![255, 254], "a\u{ffff}".into(), "naïve ☃".into()]
     {
         let message = Message::of(&event(bytes.clone())).unwrap();
         assert!(!message.body.is_empty() && is_text(&message.body));

@@ -214,7 +214,10 @@ impl Sink for SqsSink {
             Ok(Facts { fifo: false, .. }) => vec![standard(queue_name(url))],
             Err(trouble) if trouble.code.is_some() && !trouble.maybe_done => {
                 let name = queue_name(url);
-                vec![format!("the queue {name:?} cannot be asked ({}); make it first, or allow it", trouble.told)]
+                vec![format!(
+                    "the queue {name:?} cannot be asked ({}); make it first, or allow it",
+                    trouble.told
+                )]
             }
             Err(trouble) => return Err(SinkError::not_published(trouble.told)),
         };
@@ -306,7 +309,8 @@ fn late(maybe_done: bool) -> Trouble {
 /// requests may be there tomorrow.
 fn judge(code: &str, message: &str, sender_fault: bool) -> Outcome {
     let told = format!("SQS did not take it: {code}: {message}");
-    let content = ["InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong"];
+    let content =
+        ["InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "MessageTooLong"];
     match sender_fault {
         true if content.iter().any(|name| code.ends_with(name)) => Outcome::Never { told },
         true => Outcome::Not { told, maybe: false },
@@ -347,4 +351,31 @@ fn parked(ago: Duration, event: &Event) -> String {
         ago.as_secs(),
         event.id()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_wrong_with_the_message_itself_is_for_ever() {
+        let of = |code: &str, sender_fault| judge(code, "", sender_fault);
+        assert!(matches!(of("InvalidParameterValue", true), Outcome::Never { .. }));
+        assert!(matches!(of("AWS.SimpleQueueService.InvalidMessageContents", true), Outcome::Never { .. }));
+        assert!(matches!(of("KmsAccessDenied", true), Outcome::Not { maybe: false, .. }));
+        assert!(matches!(of("InternalError", false), Outcome::Not { maybe: true, .. }));
+    }
+
+    #[test]
+    fn a_topic_s_queue_is_one_beside_the_others_or_none() {
+        let open = |url: &str| SqsSink::options(url).credentials("a", "b", None).open().unwrap();
+        let each = open("http://127.0.0.1:1/0/{topic}.fifo");
+        assert_eq!(each.queue("payments").unwrap(), "http://127.0.0.1:1/0/payments.fifo");
+        for odd in ["a/b", "a.b", "../x", "a?b", &"t".repeat(76)] {
+            assert!(each.queue(odd).unwrap_err().contains("makes no name"), "{odd}");
+        }
+        let all = open("http://127.0.0.1:1/0/all.fifo");
+        assert_eq!(all.queue("a/b").unwrap(), "http://127.0.0.1:1/0/all.fifo");
+        assert!(SqsSink::options("payments").open().is_err());
+    }
 }

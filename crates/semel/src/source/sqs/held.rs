@@ -21,15 +21,23 @@ struct Ours {
     handle: String,
     /// By a clock that began before SQS's did.
     until: Instant,
+    /// Of a FIFO queue: what keeps its order.
+    group: Option<String>,
 }
 
 impl Held {
     /// A message came, and nobody else gets it until then.
-    pub(super) fn came(&mut self, mut delivery: Delivery, handle: String, until: Instant) {
+    pub(super) fn came(&mut self, mut delivery: Delivery, handle: String, until: Instant, fifo: bool) {
         self.given += 1;
         delivery.receipt = Receipt(self.given);
-        self.of.insert(delivery.receipt, Ours { handle, until });
+        let group = delivery.key.clone().filter(|_| fifo);
+        self.of.insert(delivery.receipt, Ours { handle, until, group });
         self.waiting.push_back(delivery);
+    }
+
+    /// Whether it was never given.
+    pub(super) fn waits(&self, receipt: Receipt) -> bool {
+        self.waiting.iter().any(|delivery| delivery.receipt == receipt)
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -62,6 +70,19 @@ impl Held {
         held.iter().copied().chain(waiting).collect()
     }
 
+    /// What is held behind these in their groups, those that wait included: it must not overtake them.
+    pub(super) fn behind(&self, given_back: &[Receipt]) -> Vec<Receipt> {
+        let before = |receipt: &Receipt, group: &Option<String>| {
+            given_back
+                .iter()
+                .any(|back| back < receipt && self.of.get(back).is_some_and(|ours| ours.group == *group))
+        };
+        let behind = self.of.iter().filter(|(receipt, ours)| {
+            ours.group.is_some() && !given_back.contains(receipt) && before(receipt, &ours.group)
+        });
+        behind.map(|(receipt, _)| *receipt).collect()
+    }
+
     /// It is ours until then.
     pub(super) fn kept(&mut self, receipt: Receipt, until: Instant) {
         if let Some(ours) = self.of.get_mut(&receipt) {
@@ -75,9 +96,9 @@ impl Held {
         self.waiting.retain(|delivery| delivery.receipt != receipt);
     }
 
-    /// SQS says that it is not ours any more.
+    /// It is not ours any more, and whoever works on it is to hear of it.
     pub(super) fn taken(&mut self, receipt: Receipt) {
-        let waited = self.waiting.iter().any(|delivery| delivery.receipt == receipt);
+        let waited = self.waits(receipt);
         self.forget(receipt);
         if !waited {
             self.taken.push(receipt);
@@ -86,9 +107,14 @@ impl Held {
 
     /// What was given and is not ours any more, each told once.
     pub(super) fn lost(&mut self, now: Instant) -> Vec<Receipt> {
-        let waits = |receipt: &Receipt| self.waiting.iter().any(|delivery| delivery.receipt == *receipt);
-        let over = self.of.iter().filter(|(receipt, ours)| ours.until <= now && !waits(receipt));
+        let over = self.of.iter().filter(|(receipt, ours)| ours.until <= now && !self.waits(**receipt));
         let mut lost: Vec<Receipt> = over.map(|(receipt, _)| *receipt).collect();
+        // What waits behind them is not given before them: it comes again when its time is over.
+        for receipt in self.behind(&lost) {
+            if self.waits(receipt) {
+                self.forget(receipt);
+            }
+        }
         lost.iter().for_each(|receipt| drop(self.of.remove(receipt)));
         lost.append(&mut self.taken);
         lost
@@ -110,7 +136,7 @@ mod tests {
         let mut held = Held::default();
         for n in 0..messages {
             let delivery = Delivery::new(Receipt(0), "q", format!("m{n}"), "{}");
-            held.came(delivery, format!("h{n}"), now + LEASE);
+            held.came(delivery, format!("h{n}"), now + LEASE, false);
         }
         held
     }
@@ -149,5 +175,27 @@ mod tests {
         let mut held = held(3, now);
         let given: Vec<Receipt> = held.give(1, now).iter().map(|delivery| delivery.receipt).collect();
         assert_eq!(held.with_waiting(&given), [Receipt(1), Receipt(2), Receipt(3)]);
+    }
+
+    #[test]
+    fn nothing_of_a_group_overtakes_what_is_given_back() {
+        let now = Instant::now();
+        let mut held = Held::default();
+        for (n, group) in ["a", "b", "a", "a", "b"].into_iter().enumerate() {
+            let mut delivery = Delivery::new(Receipt(0), "q", format!("m{n}"), "{}");
+            delivery.key = Some(group.to_owned());
+            held.came(delivery, format!("h{n}"), now + LEASE, true);
+        }
+        held.give(3, now);
+        assert_eq!(held.behind(&[Receipt(1)]), [Receipt(3), Receipt(4)]);
+        assert_eq!(held.behind(&[Receipt(3)]), [Receipt(4)]);
+        assert!(held.behind(&[Receipt(4), Receipt(5)]).is_empty());
+        // The first of a group is lost: what waits behind it is not given.
+        held.kept(Receipt(2), now + LEASE * 2);
+        held.kept(Receipt(4), now + LEASE * 2);
+        held.kept(Receipt(5), now + LEASE * 2);
+        assert_eq!(held.lost(now + LEASE), [Receipt(1), Receipt(3)]);
+        let given = held.give(9, now + LEASE);
+        assert_eq!(given.iter().map(|delivery| delivery.receipt).collect::<Vec<_>>(), [Receipt(5)]);
     }
 }

@@ -170,7 +170,7 @@ impl SqsSource {
             // Without a handle it cannot be settled; it comes again.
             let Some(handle) = message.receipt_handle().map(str::to_owned) else { continue };
             let delivery = record::delivery(&message, queue_name(&self.options.url), lineage.as_deref());
-            self.held.came(delivery, handle, begun + self.options.visibility);
+            self.held.came(delivery, handle, begun + self.options.visibility, fifo);
         }
         Ok((came, attempt.1))
     }
@@ -230,8 +230,16 @@ impl Source for SqsSource {
             settled.iter().filter(|(_, settle)| *settle == wanted).map(|(receipt, _)| *receipt).collect()
         };
         let done = self.tell(&of(Settle::Done), Fate::Delete).await;
-        let again = self.tell(&of(Settle::Again), Fate::GiveBack).await;
-        // What was lost on the way was being settled: nobody works on it any more.
+        let again = of(Settle::Again);
+        // A group goes on with what is given back, and not while anything behind it is with us.
+        let behind = self.held.behind(&again);
+        let mut back = [again, behind.clone()].concat();
+        back.sort_unstable();
+        let worked_on: Vec<Receipt> =
+            behind.iter().copied().filter(|receipt| !self.held.waits(*receipt)).collect();
+        let again = self.tell(&back, Fate::GiveBack).await;
+        behind.into_iter().for_each(|receipt| self.held.forget(receipt));
+        worked_on.into_iter().for_each(|receipt| self.held.taken(receipt));
         done.and(again)
     }
 

@@ -133,11 +133,9 @@ mod tests {
             let entry = BatchResultErrorEntry::builder().id("1").code(code).sender_fault(sender_fault);
             judge(Some(&entry.build().unwrap()))
         };
-        for code in [
-            "ReceiptHandleIsInvalid",
-            "AWS.SimpleQueueService.MessageNotInflight",
-            "InvalidParameterValue",
-        ] {
+        for code in
+            ["ReceiptHandleIsInvalid", "AWS.SimpleQueueService.MessageNotInflight", "InvalidParameterValue"]
+        {
             assert_eq!(entry(code, true), Told::NotOurs, "{code}");
         }
         assert!(matches!(entry("InternalError", false), Told::Unheard(_)));
