@@ -1,7 +1,7 @@
-//! A consumer for killing: from Kafka into a table in PostgreSQL, until SIGTERM.
+//! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where MEMBER is a static member's
-//! name or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where BROKER is `kafka`, QUEUE is the
+//! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,28 +33,38 @@ async fn main() -> ExitCode {
 }
 
 async fn consume(args: &[&str]) -> Result<String, Wrong> {
-    let [brokers, group, topic, url, schema, how, member] = args else {
-        return Err("usage: consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA HOW MEMBER".into());
+    let [broker, url, queue, postgres, schema, how, member] = args else {
+        return Err("usage: consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER".into());
     };
-    let options: PgConnectOptions = url.parse()?;
+    let options: PgConnectOptions = postgres.parse()?;
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
-    let handler = Table { pool, inbox: Inbox::new("judged")? };
-    let mut source = KafkaSource::options(brokers, group).topics(&[*topic]).session(Duration::from_secs(6));
-    if *member != "-" {
-        source = source.set("group.instance.id", member)?;
+    let table = Table { pool, inbox: Inbox::new("judged")? };
+    match *broker {
+        "kafka" => {
+            let mut source =
+                KafkaSource::options(url, queue).topics(&[*queue]).session(Duration::from_secs(6));
+            if *member != "-" {
+                source = source.set("group.instance.id", member)?;
+            }
+            bring(source.open()?, table, how).await
+        }
+        _ => Err(format!("there is no source for {broker}").into()),
     }
-    let identify = if *how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
+}
+
+async fn bring<S: Source>(source: S, table: Table, how: &str) -> Result<String, Wrong> {
+    let identify = if how == "by-place" { Identify::ByPlace } else { Identify::ByEvent };
     let options = ConsumerOptions::default()
         .identify(identify)
         .held_max(120)
         .batch_max(20)
         .concurrency(3)
         .pause(Duration::from_millis(20), Duration::from_secs(1));
-    if *how == "early" {
-        run(Consumer::new("judged", Early(source.open()?), handler, options)).await
+    if how == "early" {
+        run(Consumer::new("judged", Early(source), table, options)).await
     } else {
-        run(Consumer::new("judged", source.open()?, handler, options)).await
+        run(Consumer::new("judged", source, table, options)).await
     }
 }
 
@@ -96,9 +106,9 @@ impl Handler for Table {
 }
 
 /// What the table has to catch: messages are done for the broker before their effect is there.
-struct Early(KafkaSource);
+struct Early<S>(S);
 
-impl Source for Early {
+impl<S: Source> Source for Early<S> {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let came = self.0.receive(most, wait).await?;
         let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();

@@ -7,12 +7,13 @@ use semel::source::{Delivery, Receipt, Settle, Source};
 use testkit::services::{Service, require};
 
 use crate::SOON;
+use crate::kafka::Kafka;
 use crate::scene::Scene;
 
 const WAIT: Duration = Duration::from_millis(200);
 
-fn open(scene: &Scene) -> KafkaSource {
-    let options = KafkaSource::options(&scene.brokers, &scene.topic).topics(&[&scene.topic]);
+fn open(scene: &Scene<Kafka>) -> KafkaSource {
+    let options = KafkaSource::options(&scene.broker.brokers, &scene.name).topics(&[&scene.name]);
     let shortest = Duration::from_secs(6);
     let options = options.session(shortest).max_poll_interval(shortest);
     options.set("heartbeat.interval.ms", "300").unwrap().open().unwrap()
@@ -39,14 +40,14 @@ fn places(came: &[Delivery]) -> Vec<&str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let Some(mut scene) = Scene::new(kafka.url()).await else { return };
+    let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     // Forty records: each third is there twice.
     scene.publish(30).await;
     let mut source = open(&scene);
     assert_eq!(source.retention().await, Some(Duration::from_secs(3_600)));
     let came = receive(&mut source, 40).await;
     let first = &came[0];
-    assert_eq!(first.from, scene.topic);
+    assert_eq!(first.from, scene.name);
     assert!(first.lineage.is_some() && first.header("semel-id").is_some(), "{first:?}");
     assert!(first.key.as_ref().is_some_and(|key| key.starts_with("key-")));
     // Given back, all of it comes again in its order, and the next one behind it.
@@ -72,7 +73,7 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let Some(mut scene) = Scene::new(kafka.url()).await else { return };
+    let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     scene.publish(30).await;
     let mut source = open(&scene);
     let came = receive(&mut source, 10).await;
@@ -101,14 +102,14 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     source.settle(&all(&came, Settle::Done)).await.unwrap();
     source.settle(&all(&rest, Settle::Done)).await.unwrap();
     source.leave().await.unwrap();
-    assert_eq!(scene.behind(), 40);
+    assert_eq!(scene.behind().await, 40);
     scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_gives_up_a_partition_has_committed_what_is_done() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let Some(mut scene) = Scene::new(kafka.url()).await else { return };
+    let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     scene.publish(60).await;
     let mut first = open(&scene);
     let came = receive(&mut first, 80).await;

@@ -1,10 +1,11 @@
 //! Consumers as processes that are killed, over a real broker and a real database: a table judges.
 //!
-//! `cargo xtask services up --only postgres,kafka`, then
+//! `cargo xtask services up --only postgres,kafka,nats`, then
 //! `cargo test -p proof --features stores,sinks --test sources`. `SEMEL_ROUNDS` has more killed and more moved.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod crash;
+mod kafka;
 mod laws;
 mod moved;
 mod outage;
@@ -12,7 +13,7 @@ mod planted;
 mod scene;
 mod sqs;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Nothing here takes this long on a machine that works.
 const SOON: Duration = Duration::from_secs(90);
@@ -20,4 +21,10 @@ const SOON: Duration = Duration::from_secs(90);
 /// How often something is done that is left to chance.
 fn rounds(default: u32) -> u32 {
     std::env::var("SEMEL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A name nobody has used before: servers keep their data from run to run.
+fn unique(prefix: &str) -> String {
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{prefix}_{}_{nanos}_{}", std::process::id(), fastrand::u16(..))
 }

@@ -2,13 +2,14 @@
 
 use testkit::services::{Service, require};
 
+use crate::kafka::Kafka;
 use crate::rounds;
 use crate::scene::{Scene, stop};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_move_and_each_message_has_its_effect_once() {
     let Some(kafka) = require(Service::Kafka) else { return };
-    let Some(mut scene) = Scene::new(kafka.url()).await else { return };
+    let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     let stays = scene.worker("right", "-", None);
     for round in 0..rounds(2) {
         scene.publish(400).await;

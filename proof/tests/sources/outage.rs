@@ -2,19 +2,24 @@
 
 use testkit::services::{Service, alone};
 
+use crate::kafka::Kafka;
 use crate::rounds;
-use crate::scene::{Scene, stop};
+use crate::scene::{Broker, Scene, stop};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_broker_is_killed_and_each_message_has_its_effect_once() {
-    let Some(mut kafka) = alone(Service::Kafka) else { return };
-    let Some(mut scene) = Scene::new(kafka.url()).await else { return };
-    let workers = [scene.worker("right", "-", None), scene.worker("right", "-", None)];
+    the_broker_is_killed::<Kafka>(Service::Kafka, 2).await;
+}
+
+pub async fn the_broker_is_killed<B: Broker>(service: Service, workers: usize) {
+    let Some(mut broker) = alone(service) else { return };
+    let Some(mut scene) = Scene::<B>::new(broker.url()).await else { return };
+    let workers: Vec<_> = (0..workers).map(|_| scene.worker("right", "-", None)).collect();
     for _ in 0..rounds(1) {
         let so_far = scene.effects().await;
         scene.publish(600).await;
         scene.reach(so_far + 50).await;
-        kafka.restart().unwrap();
+        broker.restart().unwrap();
     }
     scene.publish(100).await;
     scene.reach_all().await;

@@ -1,66 +1,67 @@
-//! A topic, a group, a table of effects, and who judges it.
+//! A queue, a group, a table of effects, and who judges it, whatever the broker.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{FutureProducer, FutureRecord};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use semel::inbox;
 use semel::tx::driver::Dialect;
 use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
 
-use crate::SOON;
+use crate::{SOON, unique};
 
-const PARTITIONS: i32 = 3;
 const KEYS: usize = 20;
 const EFFECT: &str =
     "CREATE TABLE effect (seq bigserial PRIMARY KEY, id text NOT NULL, key text, n integer NOT NULL);";
 
-pub struct Scene {
-    pub brokers: String,
-    pub topic: String,
+/// A queue at a broker, and its group.
+pub trait Broker: Sized + Sync {
+    /// What the worker knows it by.
+    const NAME: &'static str;
+
+    /// A new queue, which has this name.
+    fn make(url: &str, name: &str) -> impl Future<Output = Self> + Send;
+
+    /// Publishes messages, each the `n`th of its key: `key/n` is its id and `n` its payload.
+    fn publish(&self, messages: &[(String, usize)]) -> impl Future<Output = ()> + Send;
+
+    /// Messages, repeated ones included, that the group has not told the broker to be done with.
+    fn behind(&self) -> impl Future<Output = usize> + Send;
+}
+
+pub struct Scene<B> {
+    pub broker: B,
+    /// The queue, its group, and the schema.
+    pub name: String,
+    broker_url: String,
     url: String,
-    producer: FutureProducer,
     database: tokio_postgres::Client,
     /// Of each key, how many messages were published.
     published: HashMap<String, usize>,
     _database: Lease,
 }
 
-impl Scene {
+impl<B: Broker> Scene<B> {
     /// `None` when the run goes without PostgreSQL.
-    pub async fn new(brokers: &str) -> Option<Self> {
+    pub async fn new(broker_url: &str) -> Option<Self> {
         let lease = require(Service::Postgres)?;
-        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-        let topic = format!("sources_{}_{nanos}", std::process::id());
-        let config = || {
-            let mut config = ClientConfig::new();
-            config.set("bootstrap.servers", brokers).set("enable.idempotence", "true");
-            config
-        };
-        let admin: AdminClient<DefaultClientContext> = config().create().unwrap();
-        let new =
-            NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1)).set("retention.ms", "3600000");
-        admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        let name = unique("sources");
+        let broker = B::make(broker_url, &name).await;
         let (database, connection) =
             tokio_postgres::connect(lease.url(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         let tables = inbox::schema(Dialect::Postgres);
-        let schema = format!("CREATE SCHEMA {topic}; SET search_path = {topic}; {tables}; {EFFECT}");
+        let schema = format!("CREATE SCHEMA {name}; SET search_path = {name}; {tables}; {EFFECT}");
         database.batch_execute(&schema).await.unwrap();
         Some(Self {
-            brokers: brokers.to_owned(),
+            broker,
+            name,
+            broker_url: broker_url.to_owned(),
             url: lease.url().to_owned(),
-            producer: config().create().unwrap(),
             database,
             published: HashMap::new(),
-            topic,
             _database: lease,
         })
     }
@@ -79,23 +80,13 @@ impl Scene {
             }
         }
         sent.extend(again);
-        let reports: Vec<_> = sent.iter().map(|(key, n)| self.send(key, *n)).collect();
-        for report in reports {
-            report.await.unwrap().unwrap();
-        }
+        self.broker.publish(&sent).await;
     }
 
-    fn send(&self, key: &str, n: usize) -> rdkafka::producer::DeliveryFuture {
-        let (id, payload) = (format!("{key}/{n}"), n.to_string());
-        let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
-        let record = FutureRecord::to(&self.topic).key(key).payload(&payload).headers(headers);
-        self.producer.send_result(record).map_err(|(error, _)| error).unwrap()
-    }
-
+    /// A consumer as a process. `member` is a name among those of the group, or `-`.
     pub fn worker(&self, how: &str, member: &str, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_consume_worker"));
-        let (brokers, topic) = (&self.brokers, &self.topic);
-        command.args([brokers, topic, topic, &self.url, topic, how, member]);
+        command.args([B::NAME, &self.broker_url, &self.name, &self.url, &self.name, how, member]);
         Child::spawn(command, crash_at).unwrap()
     }
 
@@ -123,30 +114,15 @@ impl Scene {
     }
 
     /// Messages, repeated ones included, that the group has not told the broker to be done with.
-    pub fn behind(&self) -> i64 {
-        let group: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", &self.brokers)
-            .set("group.id", &self.topic)
-            .create()
-            .unwrap();
-        let mut parts = TopicPartitionList::new();
-        parts.add_partition_range(&self.topic, 0, PARTITIONS - 1);
-        let committed = group.committed_offsets(parts, SOON).unwrap();
-        let behind = committed.elements().into_iter().map(|part| {
-            let (low, high) = group.fetch_watermarks(&self.topic, part.partition(), SOON).unwrap();
-            match part.offset() {
-                Offset::Offset(offset) => high - offset,
-                _ => high - low,
-            }
-        });
-        behind.sum()
+    pub async fn behind(&self) -> usize {
+        self.broker.behind().await
     }
 
     /// Waits until the group is so far.
-    pub async fn behind_at_most(&self, messages: i64) {
+    pub async fn behind_at_most(&self, messages: usize) {
         let until = Instant::now() + SOON;
-        while self.behind() > messages {
-            assert!(Instant::now() < until, "{} messages are not committed", self.behind());
+        while self.behind().await > messages {
+            assert!(Instant::now() < until, "{} messages are not acknowledged", self.behind().await);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -168,7 +144,7 @@ impl Scene {
     }
 
     pub async fn end(self) {
-        self.database.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.topic)).await.unwrap();
+        self.database.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.name)).await.unwrap();
     }
 }
 
