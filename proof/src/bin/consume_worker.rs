@@ -1,7 +1,10 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where BROKER is `kafka`, QUEUE is the
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where BROKER is `kafka` or `sqs`, QUEUE is the
 //! name of the queue and of the group, and MEMBER is a name among those of the group, or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+
+// The futures of Amazon's SDK are deep.
+#![recursion_limit = "256"]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,6 +13,7 @@ use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
 use semel::source::kafka::KafkaSource;
+use semel::source::sqs::SqsSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,6 +51,13 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             if *member != "-" {
                 source = source.set("group.instance.id", member)?;
             }
+            bring(source.open()?, table, how).await
+        }
+        "sqs" => {
+            let source = SqsSource::options(&format!("{url}/000000000000/{queue}.fifo"))
+                .credentials("somebody", "secret", None)
+                .region("elasticmq")
+                .visibility(Duration::from_secs(3));
             bring(source.open()?, table, how).await
         }
         _ => Err(format!("there is no source for {broker}").into()),

@@ -1,11 +1,17 @@
 //! Amazon SQS, as ElasticMQ speaks it: queues, for scenes and for the laws of all sources.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use proof::bare_sqs::BareSqs;
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
 use semel::source::sqs::{SqsSource, SqsSourceOptions};
 use testkit::services::{self, Service, require};
+
+use crate::crash::killed_at_every_point;
+use crate::planted::acknowledged_before_the_effect;
+use crate::scene::Broker;
+use crate::unique;
 
 mod promises;
 
@@ -47,18 +53,42 @@ impl Queue {
     }
 }
 
-/// A name nobody has used before: servers keep their data from run to run.
-fn unique(prefix: &str) -> String {
-    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-    format!("{prefix}_{}_{nanos}_{}", std::process::id(), fastrand::u16(..))
-}
-
 fn unique_name(fifo: bool) -> String {
     format!("{}{}", unique("sources"), if fifo { ".fifo" } else { "" })
 }
 
 fn options(url: &str) -> SqsSourceOptions {
     SqsSource::options(url).credentials("somebody", "secret", None).region("elasticmq")
+}
+
+/// A FIFO queue, for scenes.
+pub struct Fifo {
+    server: BareSqs,
+    url: String,
+    sent: AtomicUsize,
+}
+
+impl Broker for Fifo {
+    const NAME: &'static str = "sqs";
+
+    async fn make(url: &str, name: &str) -> Self {
+        let server = BareSqs::new(url);
+        let url = server.make(&format!("{name}.fifo"), &[]);
+        Self { server, url, sent: AtomicUsize::new(0) }
+    }
+
+    async fn publish(&self, messages: &[(String, usize)]) {
+        for (key, n) in messages {
+            // Another id each time: what is published twice is to be there twice, as after more than five minutes.
+            let sent = self.sent.fetch_add(1, Ordering::SeqCst).to_string();
+            let id = format!("{key}/{n}");
+            self.server.send(&self.url, Some(key), &[("semel-id", &id)], &sent, &n.to_string());
+        }
+    }
+
+    async fn behind(&self) -> usize {
+        self.server.len(&self.url)
+    }
 }
 
 /// The server, for the laws.
@@ -123,4 +153,16 @@ mod laws_of_a_standard_queue {
 
 mod laws_of_a_fifo_queue {
     semel::source_conformance!(super::Law::new(true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_every_point_each_message_has_its_effect_once() {
+    let Some(sqs) = require(Service::Elasticmq) else { return };
+    killed_at_every_point::<Fifo>(sqs.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_deleted_before_the_effect_is_lost() {
+    let Some(sqs) = require(Service::Elasticmq) else { return };
+    acknowledged_before_the_effect::<Fifo>(sqs.url()).await;
 }
