@@ -54,6 +54,9 @@ async fn what_is_done_is_deleted_and_what_is_given_back_comes_again() {
         assert_eq!(queue.len(), 3, "nothing is deleted before it is done");
         source.settle(&[(came[0].receipt, Settle::Done), (came[1].receipt, Settle::Again)]).await.unwrap();
         assert_eq!(queue.len(), 2);
+        // What is behind it in its group goes back with it, and who works on it hears of it.
+        let lost = source.lost();
+        assert_eq!(lost, if queue.fifo() { vec![came[2].receipt] } else { Vec::new() });
         source.settle(&[(came[2].receipt, Settle::Again)]).await.unwrap();
         let again = receive(&mut source, 2).await;
         let mut places: Vec<&str> = again.iter().map(|delivery| delivery.place.as_str()).collect();
