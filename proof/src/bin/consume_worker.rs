@@ -1,10 +1,13 @@
 //! A consumer for killing: from a broker into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER`. BROKER is `kafka`, `nats`, `rabbitmq` or `redis`, QUEUE the
+//! `consume_worker BROKER URL QUEUE POSTGRES_URL SCHEMA HOW MEMBER`. BROKER is `kafka`, `nats`, `rabbitmq`, `redis` or `sqs`, QUEUE the
 //! name of the queue and of the group, and MEMBER a name among those of the group, or `-`. HOW is `right`, `slow`, `dead`
 //! (each third message of a key cannot be handled and becomes a letter), `mended` (as `dead`, and all can be), or one of
 //! the known mistakes `early`, `past`, `by-place`, `late-letter` and `unmarked`. It stops at the points of
 //! [`semel::crash`]; those after the handling and around the commit are its own.
+
+// The futures of Amazon's SDK are deep.
+#![recursion_limit = "256"]
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +20,7 @@ use semel::source::kafka::KafkaSource;
 use semel::source::nats::NatsSource;
 use semel::source::rabbitmq::RabbitmqSource;
 use semel::source::redis_stream::RedisStreamSource;
+use semel::source::sqs::SqsSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -73,6 +77,13 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
         "redis" => {
             let source = RedisStreamSource::options(url, queue, queue)?.claim_after(Duration::from_secs(2));
             let source = if *member == "-" { source } else { source.consumer(member) };
+            bring(source.open()?, table, how, &tables).await
+        }
+        "sqs" => {
+            let source = SqsSource::options(&format!("{url}/000000000000/{queue}.fifo"))
+                .credentials("somebody", "secret", None)
+                .region("elasticmq")
+                .visibility(Duration::from_secs(3));
             bring(source.open()?, table, how, &tables).await
         }
         _ => Err(format!("there is no source for {broker}").into()),

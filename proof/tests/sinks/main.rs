@@ -7,6 +7,7 @@ mod kafka;
 mod nats;
 mod rabbitmq;
 mod redis_stream;
+mod sqs;
 mod webhook;
 
 use std::sync::Arc;

@@ -17,6 +17,7 @@ mod queues;
 mod rabbitmq;
 mod redis_stream;
 mod scene;
+mod sqs;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

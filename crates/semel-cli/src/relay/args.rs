@@ -22,6 +22,8 @@ use crate::size::parse_bytes;
 ///   amqp://USER@HOST/VHOST        exchange, unroutable, timeout
 ///   nats://HOST                   stream, cloudevents, timeout
 ///   redis://HOST                  prefix, entries_max, remember, timeout
+///   sqs://HOST/ACCOUNT/NAME.fifo  region, message_bytes, in_doubt, timeout; {topic} in the name stands for the
+///                                 event's; credentials are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY
 ///   http://HOST/PATH              a webhook; options are flags
 ///
 /// Passwords and secrets do not belong on a command line, where everybody on the machine can read them: name the URL in
@@ -41,7 +43,7 @@ pub(crate) struct Relay {
     /// The database with the outbox: postgres://…, mysql://… or sqlite:PATH
     #[arg(long, value_name = "URL", env = "SEMEL_FROM", hide_env_values = true)]
     pub(crate) from: String,
-    /// The broker: kafka://…, amqp://…, nats://…, redis://… or http://…
+    /// The broker: kafka://…, amqp://…, nats://…, redis://…, sqs://… or http://…
     #[arg(long, value_name = "URL", env = "SEMEL_TO", hide_env_values = true)]
     pub(crate) to: String,
     /// How the outbox is read

@@ -16,6 +16,7 @@ use crate::outbox::Event;
     feature = "nats",
     feature = "rabbitmq",
     feature = "redis",
+    feature = "sqs",
     feature = "webhook"
 ))]
 // Each sink uses its part of it.
@@ -24,7 +25,7 @@ mod answers;
 pub mod headers;
 #[cfg(feature = "kafka")]
 pub mod kafka;
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "webhook"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
 mod lanes;
 #[cfg(feature = "nats")]
 pub mod nats;
@@ -32,6 +33,8 @@ pub mod nats;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis_stream;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 #[cfg(feature = "webhook")]
 pub mod webhook;
 

@@ -21,6 +21,8 @@ pub mod nats;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis_stream;
+#[cfg(feature = "sqs")]
+pub mod sqs;
 #[cfg(any(feature = "rabbitmq", feature = "redis"))]
 mod taken;
 

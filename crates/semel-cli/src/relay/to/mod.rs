@@ -8,6 +8,8 @@ mod nats;
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(feature = "sqs")]
+mod sqs;
 #[cfg(feature = "webhook")]
 mod webhook;
 
@@ -22,7 +24,7 @@ use crate::duration::parse_ms;
 use crate::failure::Failed;
 use crate::url::Address;
 
-const KNOWN: &str = "use kafka://…, amqp://…, nats://…, redis://… or http://…";
+const KNOWN: &str = "use kafka://…, amqp://…, nats://…, redis://…, sqs://… or http://…";
 
 /// Where events go, and how often.
 pub(super) enum To {
@@ -59,6 +61,8 @@ pub(super) enum AnySink {
     Nats(semel::sink::nats::NatsSink),
     #[cfg(feature = "redis")]
     Redis(semel::sink::redis_stream::RedisStreamSink),
+    #[cfg(feature = "sqs")]
+    Sqs(semel::sink::sqs::SqsSink),
     #[cfg(feature = "webhook")]
     Webhook(semel::sink::webhook::WebhookSink),
     /// A build may have none.
@@ -75,6 +79,7 @@ pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> 
         "amqp" => ("RabbitMQ", "rabbitmq"),
         "nats" => ("NATS", "nats"),
         "redis" | "rediss" => ("Redis Streams", "redis"),
+        "sqs" | "sqs+http" => ("SQS", "sqs"),
         "http" | "https" => ("webhooks", "webhook"),
         "amqps" | "kafka+ssl" | "kafkas" | "tls" => {
             return Err(Failed::usage(format!(
@@ -99,6 +104,8 @@ pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> 
         "nats" => nats::open(address, flags),
         #[cfg(feature = "redis")]
         "redis" => redis::open(address),
+        #[cfg(feature = "sqs")]
+        "sqs" => sqs::open(address),
         #[cfg(feature = "webhook")]
         "webhook" => webhook::open(url, flags),
         _ => Err(Failed::usage(format!(
@@ -130,7 +137,7 @@ fn fits(flags: &SinkFlags, feature: &str) -> Result<(), Failed> {
 
 /// A duration in a URL.
 #[cfg_attr(
-    not(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis")),
+    not(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs")),
     allow(dead_code)
 )]
 fn time(text: &str) -> Result<Duration, String> {
@@ -159,6 +166,8 @@ macro_rules! each {
             Self::Nats($sink) => $work,
             #[cfg(feature = "redis")]
             Self::Redis($sink) => $work,
+            #[cfg(feature = "sqs")]
+            Self::Sqs($sink) => $work,
             #[cfg(feature = "webhook")]
             Self::Webhook($sink) => $work,
             Self::None(never) => match *never {},

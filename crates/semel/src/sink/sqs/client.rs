@@ -1,0 +1,220 @@
+//! The client of Amazon's SDK: where it goes, who it says it is, and what its errors mean. For sink and source.
+
+use std::error::Error;
+use std::time::Duration;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::config::retry::RetryConfig;
+use aws_sdk_sqs::config::timeout::TimeoutConfig;
+use aws_sdk_sqs::config::{
+    BehaviorVersion, Config, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
+};
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use aws_smithy_http_client::Builder;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+
+/// Longest wait for a connection.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How SQS is spoken to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) client: Option<Client>,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) region: Option<String>,
+}
+
+impl Access {
+    /// Keys given by the caller, for tests and for those who keep them elsewhere.
+    pub(crate) fn keys(id: &str, secret: &str, token: Option<&str>) -> Credentials {
+        Credentials::new(id, secret, token.map(str::to_owned), None, "semel")
+    }
+
+    /// A client that tries once: a repeat is decided by whoever knows when the first try was.
+    pub(crate) fn client(&self, url: &str, timeout: Duration) -> Result<Client, String> {
+        let (endpoint, host) = endpoint(url)?;
+        let config = match &self.client {
+            Some(client) => client.config().to_builder(),
+            None => {
+                let region = self.region.clone().or_else(|| region(host)).or_else(region_of_environment);
+                Config::builder()
+                    .behavior_version(BehaviorVersion::v2026_01_12())
+                    .http_client(http(endpoint))
+                    .endpoint_url(endpoint)
+                    .region(Region::new(region.unwrap_or_else(|| "us-east-1".to_owned())))
+                    .credentials_provider(match &self.credentials {
+                        Some(credentials) => credentials.clone(),
+                        None => credentials_of_environment()?,
+                    })
+            }
+        };
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(timeout.min(CONNECT_MAX))
+            .operation_timeout(timeout)
+            .build();
+        let config = config
+            .retry_config(RetryConfig::disabled())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .timeout_config(timeouts);
+        Ok(Client::from_conf(config.build()))
+    }
+}
+
+/// The system's authorities are only needed where there is something to vouch for.
+fn http(endpoint: &str) -> SharedHttpClient {
+    match endpoint.starts_with("http://") {
+        true => Builder::new().build_http(),
+        false => Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https(),
+    }
+}
+
+/// Scheme and host of a queue's URL, and the host alone.
+fn endpoint(url: &str) -> Result<(&str, &str), String> {
+    let wrong = || {
+        format!(
+            "{url:?} is no queue's URL; it is like https://sqs.eu-west-1.amazonaws.com/123456789012/payments.fifo"
+        )
+    };
+    let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
+    let (authority, path) = rest.split_once('/').ok_or_else(wrong)?;
+    let named = !queue_name(url).is_empty() && !path.contains(['?', '#']);
+    if !matches!(scheme, "http" | "https") || authority.is_empty() || authority.contains('@') || !named {
+        return Err(wrong());
+    }
+    let endpoint = &url[..scheme.len() + 3 + authority.len()];
+    Ok((endpoint, authority.split(':').next().unwrap_or(authority)))
+}
+
+/// The last part of a queue's URL.
+pub(crate) fn queue_name(url: &str) -> &str {
+    url.rsplit('/').next().unwrap_or("")
+}
+
+/// `sqs.eu-west-1.amazonaws.com`, `vpce-1.sqs.eu-west-1.vpce.amazonaws.com`, and the old `eu-west-1.queue.amazonaws.com`.
+fn region(host: &str) -> Option<String> {
+    let labels: Vec<&str> = host.split('.').collect();
+    if !labels.contains(&"amazonaws") {
+        return None;
+    }
+    let at = labels.iter().position(|label| matches!(*label, "sqs" | "sqs-fips"));
+    let found = match at {
+        Some(at) => labels.get(at + 1),
+        None => labels.first().filter(|_| labels.get(1) == Some(&"queue")),
+    };
+    found.map(|region| (*region).to_owned())
+}
+
+fn region_of_environment() -> Option<String> {
+    ["AWS_REGION", "AWS_DEFAULT_REGION"].into_iter().find_map(set)
+}
+
+fn credentials_of_environment() -> Result<Credentials, String> {
+    match (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) {
+        (Some(id), Some(secret)) => Ok(Access::keys(&id, &secret, set("AWS_SESSION_TOKEN").as_deref())),
+        _ => Err("SQS wants to know who asks: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a client of \
+                  aws-sdk-sqs that knows its credentials"
+            .to_owned()),
+    }
+}
+
+fn set(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// Why a request did not succeed.
+#[derive(Clone, Debug)]
+pub(crate) struct Trouble {
+    pub(crate) told: String,
+    /// What SQS calls it, where it said so.
+    pub(crate) code: Option<String>,
+    /// SQS may have done what was asked all the same.
+    pub(crate) maybe_done: bool,
+}
+
+impl Trouble {
+    pub(crate) fn of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E>) -> Self {
+        let (told, maybe_done) = match error {
+            SdkError::ConstructionFailure(_) => (chain(error), false),
+            SdkError::DispatchFailure(failure) => {
+                let told = failure.as_connector_error().map_or_else(|| error.to_string(), |why| chain(why));
+                (told, !failure.as_connector_error().is_some_and(|why| never_connected(why)))
+            }
+            SdkError::ServiceError(service) => {
+                let why = service.err();
+                let told = match (why.code(), why.message()) {
+                    (Some(code), Some(message)) => format!("{code}: {message}"),
+                    (Some(code), None) => code.to_owned(),
+                    _ => chain(error),
+                };
+                // It said no; what it says of its own troubles is no such word.
+                (told, service.raw().status().as_u16() >= 500)
+            }
+            _ => (chain(error), true),
+        };
+        let code = error.code().map(|code| code.rsplit(['#', '.']).next().unwrap_or(code).to_owned());
+        Self { told: format!("SQS: {told}"), code, maybe_done }
+    }
+
+    /// Whether this is what SQS calls it; some of its names have a prefix.
+    pub(crate) fn is(&self, code: &str) -> bool {
+        self.code.as_deref().is_some_and(|found| found.trim_end_matches("Exception") == code)
+    }
+}
+
+/// Not one byte of the request was sent.
+fn never_connected(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<hyper_util::client::legacy::Error>() {
+            return error.is_connect();
+        }
+        next = error.source();
+    }
+    false
+}
+
+fn chain(error: &dyn Error) -> String {
+    let mut told = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        told = format!("{told}: {error}");
+        next = error.source();
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_s_url_says_where_and_in_which_region() {
+        for (url, at, of) in [
+            (
+                "https://sqs.eu-west-1.amazonaws.com/1/a.fifo",
+                "https://sqs.eu-west-1.amazonaws.com",
+                Some("eu-west-1"),
+            ),
+            (
+                "https://vpce-1.sqs.us-west-2.vpce.amazonaws.com/1/a",
+                "https://vpce-1.sqs.us-west-2.vpce.amazonaws.com",
+                Some("us-west-2"),
+            ),
+            (
+                "https://eu-west-1.queue.amazonaws.com/1/a",
+                "https://eu-west-1.queue.amazonaws.com",
+                Some("eu-west-1"),
+            ),
+            ("http://127.0.0.1:9324/0/a", "http://127.0.0.1:9324", None),
+        ] {
+            let (found, host) = endpoint(url).unwrap();
+            assert_eq!((found, region(host).as_deref()), (at, of), "{url}");
+        }
+        for wrong in
+            ["", "payments", "sqs://h/1/a", "https://h", "https:///a", "https://h/1/", "https://u@h/1/a"]
+        {
+            assert!(endpoint(wrong).unwrap_err().contains("no queue's URL"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What SQS is told of messages, ten at a time.
+
+use std::time::Duration;
+
+use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::{
+    BatchResultErrorEntry, ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry,
+};
+
+use futures_util::stream::{self, StreamExt};
+
+use super::super::Receipt;
+use super::seconds;
+use crate::sink::sqs::client::Trouble;
+use crate::sink::sqs::message::ENTRIES_MAX;
+
+/// Requests under way at once.
+const REQUESTS_MAX: usize = 8;
+
+/// What is to become of messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fate {
+    /// They are done.
+    Delete,
+    /// Others may have them at once.
+    GiveBack,
+    /// They are ours for that long from now on.
+    Keep(Duration),
+}
+
+/// What came of telling.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Told {
+    Heard,
+    /// Its time is over, or another has it.
+    NotOurs,
+    Unheard(String),
+}
+
+/// Tells it. What is not answered was not heard. What is given back is so in its order, which others then see.
+pub(super) async fn tell(
+    client: &Client,
+    url: &str,
+    messages: &[(Receipt, String)],
+    fate: Fate,
+) -> Vec<(Receipt, Told)> {
+    let requests = match fate {
+        Fate::GiveBack => 1,
+        Fate::Delete | Fate::Keep(_) => REQUESTS_MAX,
+    };
+    // Each has its part: futures that borrow from a slice are not `Send` for every lifetime.
+    let parts: Vec<_> = messages.chunks(ENTRIES_MAX).map(<[_]>::to_vec).collect();
+    let parts = parts.into_iter().map(|part| tell_part(client, url, part, fate));
+    let told: Vec<Vec<_>> = stream::iter(parts).buffered(requests).collect().await;
+    told.into_iter().flatten().collect()
+}
+
+async fn tell_part(
+    client: &Client,
+    url: &str,
+    part: Vec<(Receipt, String)>,
+    fate: Fate,
+) -> Vec<(Receipt, Told)> {
+    let heard = match fate {
+        Fate::Delete => delete(client, url, &part).await,
+        Fate::GiveBack => change(client, url, &part, Duration::ZERO).await,
+        Fate::Keep(visibility) => change(client, url, &part, visibility).await,
+    };
+    let told = |receipt: &Receipt| {
+        let id = receipt.0.to_string();
+        match &heard {
+            Ok((heard, _)) if heard.contains(&id) => Told::Heard,
+            Ok((_, failed)) => judge(failed.iter().find(|entry| entry.id() == id)),
+            Err(trouble) => Told::Unheard(trouble.told.clone()),
+        }
+    };
+    part.iter().map(|(receipt, _)| (*receipt, told(receipt))).collect()
+}
+
+type Heard = (Vec<String>, Vec<BatchResultErrorEntry>);
+
+async fn delete(client: &Client, url: &str, part: &[(Receipt, String)]) -> Result<Heard, Trouble> {
+    let mut request = client.delete_message_batch().queue_url(url);
+    for (receipt, handle) in part {
+        let entry =
+            DeleteMessageBatchRequestEntry::builder().id(receipt.0.to_string()).receipt_handle(handle);
+        request = request.entries(entry.build().map_err(incomplete)?);
+    }
+    let told = request.send().await.map_err(|error| Trouble::of(&error))?;
+    Ok((told.successful.into_iter().map(|entry| entry.id).collect(), told.failed))
+}
+
+async fn change(
+    client: &Client,
+    url: &str,
+    part: &[(Receipt, String)],
+    visibility: Duration,
+) -> Result<Heard, Trouble> {
+    let mut request = client.change_message_visibility_batch().queue_url(url);
+    for (receipt, handle) in part {
+        let entry = ChangeMessageVisibilityBatchRequestEntry::builder()
+            .id(receipt.0.to_string())
+            .receipt_handle(handle)
+            .visibility_timeout(seconds(visibility));
+        request = request.entries(entry.build().map_err(incomplete)?);
+    }
+    let told = request.send().await.map_err(|error| Trouble::of(&error))?;
+    Ok((told.successful.into_iter().map(|entry| entry.id).collect(), told.failed))
+}
+
+fn incomplete(error: impl std::fmt::Display) -> Trouble {
+    Trouble { told: error.to_string(), code: None, maybe_done: false }
+}
+
+/// SQS has several names for a handle that is worth nothing any more. Where the fault is SQS's, it is asked again.
+fn judge(failed: Option<&BatchResultErrorEntry>) -> Told {
+    let Some(entry) = failed else { return Told::Unheard("SQS said nothing of a message".to_owned()) };
+    let gone = ["ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", "InvalidIdFormat"];
+    let code = entry.code().trim_end_matches("Exception");
+    if entry.sender_fault() && gone.iter().any(|name| code.ends_with(name)) {
+        return Told::NotOurs;
+    }
+    Told::Unheard(format!("SQS: {}: {}", entry.code(), entry.message().unwrap_or("")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_is_worth_nothing_is_told_from_a_trouble() {
+        let entry = |code: &str, sender_fault| {
+            let entry = BatchResultErrorEntry::builder().id("1").code(code).sender_fault(sender_fault);
+            judge(Some(&entry.build().unwrap()))
+        };
+        for code in
+            ["ReceiptHandleIsInvalid", "AWS.SimpleQueueService.MessageNotInflight", "InvalidParameterValue"]
+        {
+            assert_eq!(entry(code, true), Told::NotOurs, "{code}");
+        }
+        assert!(matches!(entry("InternalError", false), Told::Unheard(_)));
+        assert!(matches!(entry("AccessDenied", true), Told::Unheard(_)));
+        assert!(matches!(judge(None), Told::Unheard(_)));
+    }
+}
