@@ -22,7 +22,7 @@ type Wrong = Box<dyn std::error::Error + Send + Sync>;
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match consume(&args).await {
+    match Box::pin(consume(&args)).await {
         Ok(told) => {
             println!("{told}");
             ExitCode::SUCCESS
@@ -65,7 +65,8 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             let options =
                 options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
             let tables = InboxTables::open(&format!("{url}?schema={schema}")).await?;
-            run(Consumer::new("judged", source.open()?, handler, options).dead_letters(tables)).await
+            let consumer = Consumer::new("judged", source.open()?, handler, options).dead_letters(tables);
+            Box::pin(run(consumer)).await
         }
         "late-letter" => {
             run(Consumer::new("judged", source.open()?, handler, options).dead_letters(Late(pool))).await
