@@ -31,7 +31,7 @@ type Wrong = Box<dyn std::error::Error + Send + Sync>;
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    match consume(&args).await {
+    match Box::pin(consume(&args)).await {
         Ok(told) => {
             println!("{told}");
             ExitCode::SUCCESS
@@ -99,20 +99,20 @@ async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> R
         .concurrency(3)
         .pause(Duration::from_millis(20), Duration::from_secs(1));
     match how {
-        "early" => run(Consumer::new("judged", Early(source), table, options)).await,
-        "past" => run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options)).await,
+        "early" => Box::pin(run(Consumer::new("judged", Early(source), table, options))).await,
+        "past" => Box::pin(run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options))).await,
         "dead" | "mended" | "unmarked" => {
             // A letter that a killed one has taken is another's soon.
             let options =
                 options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
             let tables = InboxTables::open(tables).await?;
-            run(Consumer::new("judged", source, table, options).dead_letters(tables)).await
+            Box::pin(run(Consumer::new("judged", source, table, options).dead_letters(tables))).await
         }
         "late-letter" => {
             let late = Late(table.pool.clone());
-            run(Consumer::new("judged", source, table, options).dead_letters(late)).await
+            Box::pin(run(Consumer::new("judged", source, table, options).dead_letters(late))).await
         }
-        _ => run(Consumer::new("judged", source, table, options)).await,
+        _ => Box::pin(run(Consumer::new("judged", source, table, options))).await,
     }
 }
 

@@ -131,7 +131,8 @@ impl InboxTables {
         T: Send + 'static,
         F: Future<Output = Result<T, DriverError>> + Send,
     {
-        match tokio::time::timeout(PATIENCE, self.link.play(script)).await {
+        // Boxed: the drivers' futures are large, and stand in the consumer's own.
+        match tokio::time::timeout(PATIENCE, Box::pin(self.link.play(script))).await {
             Ok(played) => played,
             Err(_) => {
                 let place = self.link.place();
