@@ -14,9 +14,12 @@
 use std::time::Duration;
 
 pub mod consumer;
+#[cfg(feature = "forward")]
+pub mod forward;
 mod handle;
 mod identity;
 mod mark;
+pub mod modes;
 mod prune;
 #[cfg(feature = "webhook-receiver")]
 pub mod webhook;

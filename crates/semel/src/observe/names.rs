@@ -70,6 +70,15 @@ pub const RELAY_SUCCESS: &str = "semel_relay_last_success_timestamp_seconds";
 /// Failures of a relay: `side` is `source` or `sink`.
 pub const RELAY_ERRORS: &str = "semel_relay_errors";
 
+/// Messages of a consumer by what became of them: `outcome` is `handled`, `failed` (counted at each try) or `buried`.
+pub const CONSUMER_MESSAGES: &str = "semel_consumer_messages";
+/// Messages that a consumer has received and not settled.
+pub const CONSUMER_HELD: &str = "semel_consumer_held_messages";
+/// Failures of a consumer's source.
+pub const CONSUMER_ERRORS: &str = "semel_consumer_source_errors";
+/// When a consumer last handled something, or had nothing to handle. Seconds since 1970.
+pub const CONSUMER_SUCCESS: &str = "semel_consumer_last_success_timestamp_seconds";
+
 /// The rail of requests and function calls.
 pub const RAIL_EDGE: &str = "edge";
 /// The rail of webhooks that were received.

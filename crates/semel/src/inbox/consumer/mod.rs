@@ -8,10 +8,12 @@ mod bisect;
 mod desk;
 mod handler;
 mod message;
+mod metrics;
 mod options;
 mod run;
 
-pub use handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
+pub use handler::{AFTER_MAX, Buried, DeadLetters, Failed, FailedKind, Handler};
 pub use message::Message;
+pub use metrics::ConsumerMetrics;
 pub use options::ConsumerOptions;
 pub use run::{Consumer, Ended, Nowhere, Stop};

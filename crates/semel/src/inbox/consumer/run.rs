@@ -13,6 +13,7 @@ use super::bisect;
 use super::desk::{Desk, Held, Tried, Verdict};
 use super::handler::{Buried, DeadLetters, Failed, Handler};
 use super::message::Message;
+use super::metrics::ConsumerMetrics;
 use super::options::ConsumerOptions;
 use crate::crash;
 use crate::source::{Delivery, Receipt, Settle, Source, SourceError};
@@ -43,6 +44,7 @@ pub struct Consumer<S, H, D = Nowhere> {
     /// What has failed since anything was handled.
     suspects: HashSet<Receipt>,
     ended: Ended,
+    metrics: Option<ConsumerMetrics>,
 }
 
 /// A message without an id, and when it is tried to be buried again.
@@ -90,6 +92,8 @@ impl<S: Source, H: Handler> Consumer<S, H> {
     /// A consumer that has not begun. The name is the one of its [`Inbox`](crate::inbox::Inbox).
     pub fn new(name: &str, source: S, handler: H, options: ConsumerOptions) -> Self {
         let (stop, _) = watch::channel(false);
+        let batch_max = options.batch_max.min(handler.batch_max());
+        let options = options.batch_max(batch_max);
         Self {
             name: name.to_owned(),
             source,
@@ -103,6 +107,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             keep_at: Instant::now(),
             suspects: HashSet::new(),
             ended: Ended::default(),
+            metrics: None,
         }
     }
 
@@ -120,6 +125,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             keep_at,
             suspects,
             ended,
+            metrics,
             ..
         } = self;
         Consumer {
@@ -135,11 +141,18 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             keep_at,
             suspects,
             ended,
+            metrics,
         }
     }
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
+    /// Counts there what it does.
+    pub fn observed_by(mut self, metrics: &ConsumerMetrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
     /// Stops it.
     pub fn stop_handle(&self) -> Stop {
         Stop(self.stop.clone())
@@ -162,8 +175,16 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.tell().await
             };
             match turn.await {
-                Ok(()) => pause = self.options.pause.0,
+                Ok(()) => {
+                    pause = self.options.pause.0;
+                    if let Some(metrics) = &self.metrics {
+                        metrics.source_answered(self.held().len());
+                    }
+                }
                 Err(error) if error.may_retry() => {
+                    if let Some(metrics) = &self.metrics {
+                        metrics.source_failed(&error);
+                    }
                     tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
                     let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
                     let held = self.held();
@@ -299,6 +320,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     "a message was buried"
                 );
                 self.ended.buried += 1;
+                if let Some(metrics) = &self.metrics {
+                    metrics.buried();
+                }
             }
             Err(ref not) => {
                 tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
@@ -333,7 +357,13 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             }
         };
+        if let Some(metrics) = &self.metrics {
+            metrics.round_begins();
+        }
         let told = keeping(&mut self.source, &mut self.keep_at, &held, work).await?;
+        if let Some(metrics) = &self.metrics {
+            metrics.round_ends(told.iter().map(|(_, tried)| tried));
+        }
         crash::point(crash::BEFORE_ACK);
         self.fold(told, &tried).await;
         Ok(())
