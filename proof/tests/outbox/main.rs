@@ -6,6 +6,8 @@
 
 mod append;
 mod append_mysql;
+mod dead;
+mod dead_world;
 mod inbox;
 mod inbox_sqlite;
 mod world;

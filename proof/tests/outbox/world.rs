@@ -46,6 +46,11 @@ impl Postgres {
         client
     }
 
+    /// Names the corner.
+    pub fn url(&self) -> String {
+        format!("{}?schema={}", self.url, self.schema)
+    }
+
     pub async fn pool(&self, connections: u32) -> PgPool {
         let options: PgConnectOptions = self.url.parse().unwrap();
         let options = options.options([("search_path", self.schema.as_str())]);
@@ -67,7 +72,7 @@ async fn connect(url: &str) -> tokio_postgres::Client {
 pub struct Maria {
     pub pool: MySqlPool,
     database: String,
-    _lease: Lease,
+    lease: Lease,
 }
 
 impl Maria {
@@ -86,7 +91,12 @@ impl Maria {
         let pool =
             MySqlPoolOptions::new().max_connections(16).connect(&format!("{base}/{database}")).await.unwrap();
         sqlx::raw_sql(AssertSqlSafe(tables)).execute(&pool).await.unwrap();
-        Some(Self { pool, database, _lease: lease })
+        Some(Self { pool, database, lease })
+    }
+
+    /// Names the corner.
+    pub fn url(&self) -> String {
+        format!("{}/{}", self.lease.url().rsplit_once('/').unwrap().0, self.database)
     }
 
     /// The one pool there is.

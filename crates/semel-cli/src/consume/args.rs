@@ -113,6 +113,8 @@ impl From<Effect> for Protects {
 pub(crate) enum Poison {
     /// Its key waits, and it is tried again now and then: order is kept
     Stop,
+    /// It is put aside in the store, and its key goes on: semel inbox lists it, retries it or drops it
+    Park,
 }
 
 /// Bounds of a consumer.
@@ -135,7 +137,7 @@ pub(crate) struct Bounds {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms, env = "SEMEL_CONSUME_PAUSE_MAX",
           hide_env = true)]
     pub(crate) pause_max: u64,
-    /// What becomes of a message that was refused or given up
+    /// What becomes of a message that was refused or given up [default: park in a SQL store, else stop]
     #[arg(long, value_enum, env = "SEMEL_CONSUME_POISON", hide_env = true)]
     pub(crate) poison: Option<Poison>,
     /// How long after a crash others take over what was under way

@@ -8,7 +8,7 @@ use semel::source::Source;
 use semel::store::{ErrorKind, Store};
 use serde::Serialize;
 
-use super::args::{Consume, Effect};
+use super::args::{Consume, Effect, Poison};
 use super::from::From;
 use crate::args::Cli;
 use crate::duration::shown;
@@ -49,7 +49,13 @@ pub(super) fn guarantee(effect: Effect) -> &'static str {
     }
 }
 
-pub(super) async fn run(cli: &Cli, args: &Consume, from: From, to: &Forward) -> Result<(), Failed> {
+pub(super) async fn run(
+    cli: &Cli,
+    args: &Consume,
+    from: From,
+    to: &Forward,
+    poison: Poison,
+) -> Result<(), Failed> {
     let url = store_url(cli);
     let name = args.name.clone().unwrap_or_else(|| from.group.clone());
     let mut checks = vec![store(url).await, source(from, args.bounds.window).await];
@@ -69,7 +75,7 @@ pub(super) async fn run(cli: &Cli, args: &Consume, from: From, to: &Forward) -> 
         guarantee: guarantee(args.effect),
         holds: checks.iter().all(|check| check.ok),
         checks,
-        notes: notes(args),
+        notes: notes(args, poison),
     };
     match cli.json {
         true => stdout::json(&report)?,
@@ -128,8 +134,12 @@ pub(super) fn too_long(kept: Duration, window_ms: u64) -> Option<String> {
     ))
 }
 
-fn notes(args: &Consume) -> Vec<String> {
-    let mut notes = Vec::new();
+fn notes(args: &Consume, poison: Poison) -> Vec<String> {
+    let mut notes = vec![match poison {
+        Poison::Park => "a message that cannot be delivered is put aside (semel inbox), and later ones of its key overtake it",
+        Poison::Stop => "a message that cannot be delivered holds its key until somebody mends it",
+    }
+    .to_owned()];
     if matches!(args.identify, semel::source::Identify::ByPlace) {
         notes.push(
             "--identify place: what was published twice, or moved to another topic, is taken for two messages"

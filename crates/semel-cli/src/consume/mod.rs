@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args` | what it can be told |
 //! | `from` | the source a URL names |
+//! | `poison` | where messages go that cannot be delivered |
 //! | `check` | what is promised, and whether it can be kept |
 //! | `admin` | what those who run it are told |
 
@@ -11,6 +12,7 @@ mod admin;
 mod args;
 mod check;
 mod from;
+mod poison;
 
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::args::Consume;
 use self::from::From;
+use self::poison::Graves;
 use crate::admin::{bind, keep_inside};
 use crate::args::Cli;
 use crate::failure::Failed;
@@ -49,8 +52,9 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     }
     let from = from::open(args)?;
     let to = endpoint(args)?;
+    let poison = poison::choice(args.bounds.poison, store_url(cli))?;
     if args.check {
-        return check::run(cli, args, from, &to).await;
+        return check::run(cli, args, from, &to, poison).await;
     }
     log::to_stderr(args.log);
     let url = store_url(cli);
@@ -58,6 +62,7 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     if !store.capabilities().durable {
         tracing::warn!(about = "store", says = check::forgetful(url), "this is not as it should be");
     }
+    let graves = Graves::open(poison, url).await?;
     let guard = Guard::new(store);
     let name = args.name.clone().unwrap_or_else(|| from.group.clone());
     let marks = Marks::new(&guard, &name)
@@ -89,7 +94,9 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     }
     tracing::info!(from = %source, to = %into, name, guarantee = check::guarantee(args.effect), "started");
     let source = watched(from, args.bounds.window).await;
-    let consumer = Consumer::new(&name, source, handler, options(args)).observed_by(&metrics);
+    let graves = graves.tidied(&name, Duration::from_millis(args.bounds.window));
+    let consumer =
+        Consumer::new(&name, source, handler, options(args)).dead_letters(graves).observed_by(&metrics);
     let stop = consumer.stop_handle();
     let ended = on_signal(Box::pin(consumer.run()), args.until_stdin_ends, || {
         tracing::info!(limit_ms = args.bounds.drain, "stopping: requests under way are finished");

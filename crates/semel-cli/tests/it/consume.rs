@@ -17,6 +17,10 @@ fn what_cannot_work_is_said_and_nothing_is_begun() {
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--admin", "0.0.0.0:9"], "--admin-insecure"),
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:x"], "no store is known"),
         (&["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:", "--lease", "1ms"], "lease"),
+        (
+            &["--from", "kafka://h:1/t?group=g", "--to", to, "--store", "memory:", "--poison", "park"],
+            "has none",
+        ),
     ] {
         if cfg!(not(feature = "kafka")) && args[1].starts_with("kafka") {
             continue;
@@ -32,10 +36,12 @@ mod kafka {
     use std::collections::HashMap;
     use std::sync::Arc;
 
+    use semel::inbox::dead::{InboxTables, Listing};
     use serde_json::Value;
 
     use crate::consume_world::{Does, Endpoint, Topic};
     use crate::semel::semel;
+    use crate::world::block_on;
 
     const MESSAGES: usize = 1_000;
     const KEYS: usize = 25;
@@ -129,7 +135,7 @@ mod kafka {
         let id = bad.id().to_string();
         endpoint.does(|request| if request.body == "1" { Does::Say(422) } else { Does::Work(201) });
         topic.publish(&[bad, behind, other]);
-        let consumer = topic.consume("one", &endpoint, &[]);
+        let consumer = topic.consume("one", &endpoint, &["--poison", "stop"]);
         endpoint.wait_for_effects(1);
         consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"failed\"}", |failed| failed >= 3.0);
         let bodies: Vec<_> = endpoint.effects().iter().map(|it| it.body.clone()).collect();
@@ -164,12 +170,35 @@ mod kafka {
     }
 
     #[test]
+    fn a_refused_message_is_put_aside_and_comes_again_when_a_person_says_so() {
+        let Some(topic) = Topic::new() else { return };
+        let endpoint = Endpoint::start();
+        endpoint.does(|request| if request.body == "1" { Does::Say(422) } else { Does::Work(200) });
+        topic.publish(&[("a", 1), ("a", 2), ("b", 3)].map(|(key, n)| topic.event(key, n)));
+        let consumer = topic.consume("one", &endpoint, &[]);
+        endpoint.wait_for_effects(2);
+        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"buried\"}", |buried| buried == 1.0);
+        consumer.wait_for_metric("semel_consumer_held_messages", |held| held == 0.0);
+        endpoint.does(|_| Does::Work(200));
+        let tables = block_on(InboxTables::open(&topic.store())).unwrap();
+        let letters = block_on(tables.list(&Listing::default(), 10)).unwrap();
+        assert_eq!(letters.len(), 1);
+        assert!(block_on(tables.retry(&[letters[0].number])).unwrap().is_ok());
+        endpoint.wait_for_effects(3);
+        assert!(consumer.stop().status.success());
+        let keys: HashMap<String, ()> =
+            endpoint.calls().iter().map(|it| (it.header("idempotency-key").to_owned(), ())).collect();
+        assert_eq!((keys.len(), endpoint.calls().len()), (3, 4), "the same key from the grave");
+        assert!(block_on(tables.list(&Listing::default(), 10)).unwrap().is_empty());
+    }
+
+    #[test]
     fn what_is_in_doubt_at_an_opaque_endpoint_waits_for_a_person() {
         let Some(topic) = Topic::new() else { return };
         let endpoint = Endpoint::start();
         endpoint.does(|request| if request.body == "1" { Does::WorkAndCut } else { Does::Work(200) });
         topic.publish(&[("a", 1), ("a", 2), ("b", 3)].map(|(key, n)| topic.event(key, n)));
-        let consumer = topic.consume("one", &endpoint, &["--effect", "opaque"]);
+        let consumer = topic.consume("one", &endpoint, &["--effect", "opaque", "--poison", "stop"]);
         endpoint.wait_for_effects(2);
         consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"failed\"}", |failed| failed >= 3.0);
         assert_eq!(endpoint.calls().iter().filter(|it| it.body == "1").count(), 1, "not sent again");

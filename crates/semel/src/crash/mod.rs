@@ -60,6 +60,11 @@ pub const BEFORE_ACK: &str = "before_ack";
 /// The broker has been told.
 pub const AFTER_ACK: &str = "after_ack";
 
+/// A dead letter is durable; the broker has not been told.
+pub const AFTER_BURY: &str = "after_bury";
+/// The message of a dead letter was handled; the letter is still there.
+pub const BEFORE_LETTER_GOES: &str = "before_letter_goes";
+
 /// All points of a message that is handled in a transaction, in the order of the flow.
 pub const IN_INBOX: [&str; 5] = [BEFORE_MARK, AFTER_MARK, AFTER_HANDLED, BEFORE_COMMIT, AFTER_COMMIT];
 

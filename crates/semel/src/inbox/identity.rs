@@ -115,6 +115,17 @@ impl Identity {
         })
     }
 
+    /// All of it, for [`from_bytes`](Self::from_bytes).
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        serde_json::json!([self.source, self.lineage, self.id()]).to_string().into_bytes()
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let (source, lineage, id): (String, Option<String>, String) = serde_json::from_slice(bytes)?;
+        Ok(Self { lineage, ..Self::new(&source, &id)? })
+    }
+
     /// What is stored of it for one consumer. A UUID of version 7 keeps its time in front, so that marks of messages
     /// that were made together lie together in the index.
     pub(crate) fn mark(&self, consumer: &str) -> [u8; MARK_BYTES] {
@@ -199,6 +210,18 @@ mod tests {
         assert_ne!(mark("mail", "p", None, V7), mark("mail", "p", None, &format!("{V7}x")));
         let counted = format!("{:032}", 42);
         assert_ne!(mark("mail", "p", Some("one"), &counted), mark("mail", "p", Some("two"), &counted));
+    }
+
+    #[test]
+    fn what_was_written_is_read_back() {
+        for (id, lineage) in [(V7, None), ("42", Some("cluster\0")), ("a\0\n\"", None)] {
+            let mut identity = Identity::new("payments", id).unwrap();
+            if let Some(lineage) = lineage {
+                identity = identity.lineage(lineage);
+            }
+            assert_eq!(Identity::from_bytes(&identity.to_bytes()).unwrap(), identity);
+        }
+        assert!(Identity::from_bytes(b"[\"\",null,\"1\"]").is_err());
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::time::Duration;
 
 pub mod consumer;
+pub mod dead;
 #[cfg(feature = "forward")]
 pub mod forward;
 mod handle;
@@ -27,8 +28,10 @@ pub mod webhook;
 pub use handle::{Handled, Marked};
 pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};
 
+use crate::store::{Migrated, StoreError};
 use crate::tx::TxError;
 use crate::tx::driver::{Dialect, Tx};
+use crate::tx::tables::Tables;
 
 /// Most messages that are marked by one statement.
 pub const BATCH_MESSAGES_MAX: usize = 10_000;
@@ -36,13 +39,48 @@ pub const BATCH_MESSAGES_MAX: usize = 10_000;
 /// How long a mark is kept unless told otherwise: twice as long as Kafka keeps messages by default.
 pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// The tables, for that dialect. Run it once, with your migrations.
+/// The version of the tables that this build reads and writes.
+pub const VERSION: u32 = 2;
+
+const TABLES: Tables = Tables {
+    what: "inbox",
+    meta: "semel_inbox_meta",
+    last: |_| "semel_inbox_result",
+    steps: |dialect| match dialect {
+        Dialect::Postgres => &[include_str!("sql/postgres.sql"), include_str!("sql/postgres_dead.sql")],
+        Dialect::Mysql => &[include_str!("sql/mysql.sql"), include_str!("sql/mysql_dead.sql")],
+        Dialect::Sqlite => &[include_str!("sql/sqlite.sql"), include_str!("sql/sqlite_dead.sql")],
+    },
+};
+
+/// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::Postgres => include_str!("sql/postgres.sql"),
-        Dialect::Mysql => include_str!("sql/mysql.sql"),
-        Dialect::Sqlite => include_str!("sql/sqlite.sql"),
+        Dialect::Postgres => concat!(include_str!("sql/postgres.sql"), include_str!("sql/postgres_dead.sql")),
+        Dialect::Mysql => concat!(include_str!("sql/mysql.sql"), include_str!("sql/mysql_dead.sql")),
+        Dialect::Sqlite => concat!(include_str!("sql/sqlite.sql"), include_str!("sql/sqlite_dead.sql")),
     }
+}
+
+/// The inbox's tables in the database a URL names: made if they are not there, otherwise brought to [`VERSION`]. Of
+/// several that do so at once, one does it.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")]
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let url = format!("sqlite:{}", dir.path().join("app.db").display());
+/// assert_eq!(semel::inbox::migrate(&url).await?.before, 0);
+/// assert_eq!(semel::inbox::migrate(&url).await?.before, semel::inbox::VERSION);
+/// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
+/// ```
+pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
+    TABLES.migrate(url).await
+}
+
+/// Which kind of database a URL names, if an inbox can be in it.
+pub fn dialect(url: &str) -> Result<Dialect, StoreError> {
+    TABLES.dialect(url)
 }
 
 /// The inbox of one consumer: a name under which it remembers what it has handled. Cheap to make and to clone.

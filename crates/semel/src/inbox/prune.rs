@@ -54,7 +54,7 @@ pub(super) fn prune_now(
     crate::tx::driver::play_now(connection, |port| bite(port, consumer.to_owned(), window))?
 }
 
-async fn bite(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
+pub(super) async fn bite(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 2).min(i64::MAX / 2);
     if port.dialect() == Dialect::Sqlite {
         // The writer first: what is read after that stays true.

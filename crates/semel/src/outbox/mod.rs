@@ -10,7 +10,6 @@
 
 mod append;
 mod event;
-mod migrate;
 
 pub use append::{APPEND_EVENTS_MAX, AppendError, Appended, Duplicates, append_all_tx, append_tx};
 #[cfg(feature = "sqlite")]
@@ -18,10 +17,50 @@ pub use append::{append_all_now, append_now};
 pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VALUE_BYTES_MAX};
 
 #[cfg(feature = "sqlite")]
-pub use migrate::sqlite_path;
-pub use migrate::{VERSION, dialect, migrate};
+pub use crate::tx::tables::sqlite_path;
 
+use crate::store::{Migrated, StoreError};
 use crate::tx::driver::Dialect;
+use crate::tx::tables::Tables;
+
+/// The version of the tables that this build reads and writes.
+pub const VERSION: u32 = 1;
+
+const TABLES: Tables = Tables {
+    what: "outbox",
+    meta: "semel_outbox_meta",
+    last: |dialect| match dialect {
+        // There every statement commits by itself.
+        Dialect::Mysql => "semel_outbox_parked",
+        Dialect::Postgres | Dialect::Sqlite => "semel_outbox",
+    },
+    steps: |dialect| match dialect {
+        Dialect::Postgres => &[include_str!("sql/postgres.sql")],
+        Dialect::Mysql => &[include_str!("sql/mysql.sql")],
+        Dialect::Sqlite => &[include_str!("sql/sqlite.sql")],
+    },
+};
+
+/// The outbox's tables in the database a URL names: made if they are not there, otherwise left as they are. Of several
+/// that do so at once, one does it.
+///
+/// ```
+/// # #[cfg(feature = "sqlite")]
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// # let dir = tempfile::tempdir().unwrap();
+/// let url = format!("sqlite:{}", dir.path().join("app.db").display());
+/// assert_eq!(semel::outbox::migrate(&url).await?.before, 0);
+/// assert_eq!(semel::outbox::migrate(&url).await?.before, 1);
+/// # Ok::<(), semel::store::StoreError>(()) }).unwrap();
+/// ```
+pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
+    TABLES.migrate(url).await
+}
+
+/// Which kind of database a URL names, if an outbox can be in it.
+pub fn dialect(url: &str) -> Result<Dialect, StoreError> {
+    TABLES.dialect(url)
+}
 
 /// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {

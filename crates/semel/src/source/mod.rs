@@ -14,7 +14,7 @@ mod identify;
 pub mod kafka;
 pub mod memory;
 
-pub use identify::Identify;
+pub use identify::{Identify, Unnamed};
 
 /// Gives messages, and is told what became of them.
 ///

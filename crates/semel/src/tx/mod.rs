@@ -15,6 +15,7 @@
 //! | [`mod@reference`] | a provider's name for the result, under one intent only |
 //! | [`upsert`] | work that is idempotent by itself |
 //! | `script` | what is written once over all drivers |
+//! | `tables` | tables made in a database that a URL names |
 
 mod claim;
 mod command;
@@ -31,6 +32,7 @@ mod remember;
 pub(crate) mod script;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+pub(crate) mod tables;
 mod turn;
 pub mod upsert;
 

@@ -17,6 +17,10 @@ pub(super) struct Held {
     pub(super) receipt: Receipt,
     pub(super) message: Message,
     pub(super) tries: u32,
+    /// When it failed for the first time.
+    pub(super) failing_since: Option<Instant>,
+    /// It does not come from the source: the number of the letter that it is.
+    pub(super) letter: Option<i64>,
     line: u64,
 }
 
@@ -72,23 +76,38 @@ struct Rest {
 }
 
 impl Desk {
+    /// What the source has given.
     pub(super) fn receipts(&self) -> Vec<Receipt> {
-        self.held.values().map(|held| held.receipt).collect()
+        self.held.values().filter(|held| held.letter.is_none()).map(|held| held.receipt).collect()
+    }
+
+    /// The letters among what is held.
+    pub(super) fn letters(&self) -> HashSet<i64> {
+        self.held.values().filter_map(|held| held.letter).collect()
     }
 
     /// Takes a message in, behind those of its key.
     pub(super) fn add(&mut self, receipt: Receipt, message: Message) {
+        self.put(receipt, message, None);
+    }
+
+    /// Takes a letter in, as if it had come now.
+    pub(super) fn add_letter(&mut self, receipt: Receipt, message: Message, letter: i64) {
+        self.put(receipt, message, Some(letter));
+    }
+
+    fn put(&mut self, receipt: Receipt, message: Message, letter: Option<i64>) {
         let n = self.next;
         self.next += 1;
         let key = message.delivery().key.as_ref().map(|key| format!("{}\n{key}", message.delivery().from));
         let line = key.as_ref().map_or(n, |key| *self.by_key.entry(key.clone()).or_insert(n));
         self.lines.entry(line).or_insert(Line { key, ..Line::default() }).held += 1;
         self.by_receipt.insert(receipt, n);
-        self.held.insert(n, Held { receipt, message, tries: 0, line });
+        self.held.insert(n, Held { receipt, message, tries: 0, failing_since: None, letter, line });
     }
 
     /// Forgets messages that are not ours any more, and what stands behind them in their lines: whoever has the front
-    /// now would be overtaken. The latter are to be given back.
+    /// now would be overtaken. The latter are to be given back; letters among them are still where they were.
     pub(super) fn drop_lost(&mut self, lost: &[Receipt]) -> Vec<Receipt> {
         let mut fronts: HashMap<u64, u64> = HashMap::new();
         for n in lost.iter().filter_map(|receipt| self.by_receipt.get(receipt)) {
@@ -96,12 +115,17 @@ impl Desk {
             *front = (*front).min(*n);
         }
         let overtaking = |(n, held): &(&u64, &Held)| fronts.get(&held.line).is_some_and(|front| *n > front);
-        let behind: Vec<Receipt> =
-            self.held.iter().filter(overtaking).map(|(_, held)| held.receipt).collect();
-        for receipt in lost.iter().chain(&behind) {
+        let behind: Vec<(Receipt, bool)> = self
+            .held
+            .iter()
+            .filter(overtaking)
+            .map(|(_, held)| (held.receipt, held.letter.is_none()))
+            .collect();
+        for receipt in lost.iter().chain(behind.iter().map(|(receipt, _)| receipt)) {
             self.remove(*receipt);
         }
-        behind.into_iter().filter(|receipt| !lost.contains(receipt)).collect()
+        let given_back = |(receipt, ours): &(Receipt, bool)| *ours && !lost.contains(receipt);
+        behind.into_iter().filter(given_back).map(|(receipt, _)| receipt).collect()
     }
 
     /// Takes a message out; its line goes on at once.
@@ -148,7 +172,7 @@ impl Desk {
     }
 
     /// Takes in what became of a message. `None`: it is done, or not held any more. A failure that is not `counted` is
-    /// nobody's fault.
+    /// nobody's fault. A letter has failed often enough before.
     pub(super) fn tried(
         &mut self,
         receipt: Receipt,
@@ -162,9 +186,10 @@ impl Desk {
             return None;
         };
         let held = self.held.get_mut(self.by_receipt.get(&receipt)?)?;
-        let counted = counted && kind != FailedKind::Later;
+        held.failing_since.get_or_insert(now);
+        let counted = (counted || held.letter.is_some()) && kind != FailedKind::Later;
         held.tries += u32::from(counted);
-        let often = counted && held.tries >= options.tries_max;
+        let often = counted && (held.letter.is_some() || held.tries >= options.tries_max);
         self.rest(receipt, now, after, options);
         let bury = kind == FailedKind::Poison || often;
         Some(if bury { Verdict::Bury { error } } else { Verdict::Again })

@@ -115,3 +115,22 @@ fn a_line_does_not_go_on_before_it_was_asked_to() {
     assert_eq!(numbers(&desk.ready(now + minute - Duration::from_millis(1), &options)), [[1]]);
     assert_eq!(numbers(&desk.ready(now + minute, &options)).concat().len(), 2);
 }
+
+#[test]
+fn a_letter_stands_in_the_line_of_its_key_and_one_failure_is_enough() {
+    let mut desk = desk(&[Some("a"), Some("b")]);
+    let (receipt, letter) = message(9, Some("a"));
+    desk.add_letter(receipt, letter, 7);
+    let options = ConsumerOptions::default().concurrency(1);
+    let now = Instant::now();
+    assert_eq!(numbers(&desk.ready(now, &options)), [[0, 1, 9]]);
+    assert_eq!(desk.receipts(), [Receipt(0), Receipt(1)], "the source knows nothing of it");
+    assert_eq!(desk.letters(), HashSet::from([7]));
+    // Not the message's fault: again. Its fault: back to where it was, whatever else fails.
+    assert_eq!(desk.tried(receipt, failed(FailedKind::Later), false, now, &options), Some(Verdict::Again));
+    let told = desk.tried(receipt, failed(FailedKind::Message), false, now, &options);
+    assert_eq!(told, Some(Verdict::Bury { error: "no".into() }));
+    // What would overtake a message that was lost is dropped, and is not the source's to be given back.
+    assert_eq!(desk.drop_lost(&[Receipt(0)]), []);
+    assert!(desk.letters().is_empty());
+}

@@ -5,6 +5,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use super::message::Message;
+use crate::inbox::Identity;
+use crate::source::Delivery;
 use crate::tx::TxError;
 
 /// Handles messages: all of a call in one transaction with their marks, or none of them.
@@ -138,10 +140,39 @@ impl<E: fmt::Display> From<TxError<E>> for Failed {
     }
 }
 
-/// Keeps messages that cannot be handled, for people.
+/// Keeps messages that cannot be handled, for people, and gives those back that people want handled again.
+///
+/// Kept in the inbox's own database by [`InboxTables`](crate::inbox::dead::InboxTables).
 pub trait DeadLetters: Send + Sync + 'static {
     /// Keeps it, durably: after `Ok` the broker may forget it. The same message twice is kept once.
     fn bury(&self, consumer: &str, message: &Buried<'_>) -> impl Future<Output = Result<(), Failed>> + Send;
+
+    /// Letters that are to be handled again now, at most so many, and of each key only the first. For as long as the
+    /// lease nobody else gets them; after it anybody may, whatever became of them, and the marks see to it that nothing
+    /// happens twice.
+    fn due(
+        &self,
+        _consumer: &str,
+        _most: usize,
+        _lease: Duration,
+    ) -> impl Future<Output = Result<Vec<Due>, Failed>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// One of them was handled, durably: it need not be kept any more.
+    fn handled(&self, _letter: i64) -> impl Future<Output = Result<(), Failed>> + Send {
+        std::future::ready(Ok(()))
+    }
+
+    /// One of them failed again: it is kept as before, until somebody decides again.
+    fn failed(
+        &self,
+        _letter: i64,
+        _error: &str,
+        _tries: u32,
+    ) -> impl Future<Output = Result<(), Failed>> + Send {
+        std::future::ready(Ok(()))
+    }
 }
 
 /// A message to be kept, and why.
@@ -149,11 +180,26 @@ pub trait DeadLetters: Send + Sync + 'static {
 #[non_exhaustive]
 pub struct Buried<'m> {
     /// As the broker delivered it.
-    pub delivery: &'m crate::source::Delivery,
+    pub delivery: &'m Delivery,
+    /// Which message it is, where that is known.
+    pub identity: Option<&'m Identity>,
     /// Its id, where it has one.
     pub id: Option<String>,
     /// What went wrong the last time.
     pub error: &'m str,
     /// How often it was tried.
     pub tries: u32,
+    /// How long ago it failed for the first time.
+    pub failing_for: Duration,
+}
+
+/// A letter that is to be handled again.
+#[derive(Clone, Debug)]
+pub struct Due {
+    /// Its number.
+    pub number: i64,
+    /// Which message it is, where that was known when it was buried.
+    pub identity: Option<Identity>,
+    /// As the broker delivered it. Its receipt means nothing.
+    pub delivery: Delivery,
 }

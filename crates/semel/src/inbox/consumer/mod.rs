@@ -7,12 +7,13 @@
 mod bisect;
 mod desk;
 mod handler;
+mod letters;
 mod message;
 mod metrics;
 mod options;
 mod run;
 
-pub use handler::{AFTER_MAX, Buried, DeadLetters, Failed, FailedKind, Handler};
+pub use handler::{AFTER_MAX, Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
 pub use options::ConsumerOptions;

@@ -18,6 +18,7 @@ pub struct ConsumerOptions {
     pub(super) pause: (Duration, Duration),
     pub(super) handle_timeout: Duration,
     pub(super) farewell: Duration,
+    pub(super) letters_every: Duration,
 }
 
 impl Default for ConsumerOptions {
@@ -33,6 +34,7 @@ impl Default for ConsumerOptions {
             pause: (Duration::from_millis(50), Duration::from_secs(30)),
             handle_timeout: Duration::from_secs(60),
             farewell: Duration::from_secs(20),
+            letters_every: Duration::from_secs(5),
         }
     }
 }
@@ -100,6 +102,12 @@ impl ConsumerOptions {
     /// and their messages are given back.
     pub fn farewell(mut self, patience: Duration) -> Self {
         self.farewell = patience;
+        self
+    }
+
+    /// How often is looked for dead letters that are to be handled again: every five seconds unless told otherwise.
+    pub fn letters_every(mut self, pause: Duration) -> Self {
+        self.letters_every = pause.max(Duration::from_millis(1));
         self
     }
 }

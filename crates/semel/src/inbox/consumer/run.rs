@@ -1,6 +1,6 @@
 //! The loop: receive, handle side by side, settle, and again.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,11 +12,13 @@ use tokio::sync::watch;
 use super::bisect;
 use super::desk::{Desk, Held, Tried, Verdict};
 use super::handler::{Buried, DeadLetters, Failed, Handler};
+use super::letters::{Letters, within};
 use super::message::Message;
 use super::metrics::ConsumerMetrics;
 use super::options::ConsumerOptions;
 use crate::crash;
-use crate::source::{Delivery, Receipt, Settle, Source, SourceError};
+use crate::inbox::Identity;
+use crate::source::{Delivery, Receipt, Settle, Source, SourceError, Unnamed};
 
 /// How long a source is waited for when nothing is held.
 const IDLE: Duration = Duration::from_secs(1);
@@ -28,19 +30,21 @@ const IDLE: Duration = Duration::from_secs(1);
 ///   is room for what waits behind it ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
 pub struct Consumer<S, H, D = Nowhere> {
-    name: String,
-    source: S,
+    pub(super) name: String,
+    pub(super) source: S,
     handler: Arc<H>,
-    dead: D,
-    options: ConsumerOptions,
+    pub(super) dead: D,
+    pub(super) options: ConsumerOptions,
     stop: watch::Sender<bool>,
-    desk: Desk,
+    pub(super) desk: Desk,
     /// Messages that cannot be told from others.
     nameless: Vec<Nameless>,
     /// What the source has not been told yet.
     untold: Vec<(Receipt, Settle)>,
     /// When the source is to be kept.
-    keep_at: Instant,
+    pub(super) keep_at: Instant,
+    /// When is looked for letters, and how many were taken.
+    pub(super) letters: Letters,
     /// What has failed since anything was handled.
     suspects: HashSet<Receipt>,
     ended: Ended,
@@ -105,6 +109,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless: Vec::new(),
             untold: Vec::new(),
             keep_at: Instant::now(),
+            letters: Letters::default(),
             suspects: HashSet::new(),
             ended: Ended::default(),
             metrics: None,
@@ -123,6 +128,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless,
             untold,
             keep_at,
+            letters,
             suspects,
             ended,
             metrics,
@@ -139,6 +145,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             nameless,
             untold,
             keep_at,
+            letters,
             suspects,
             ended,
             metrics,
@@ -169,6 +176,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         while !*stopped.borrow() {
             let turn = async {
                 self.tell().await?;
+                self.take_letters().await;
                 self.receive(&mut stopped).await?;
                 self.bury_nameless().await;
                 self.handle(&stopped).await?;
@@ -205,7 +213,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// Everything that was received and not settled.
-    fn held(&self) -> Vec<Receipt> {
+    pub(super) fn held(&self) -> Vec<Receipt> {
         let mut held = self.desk.receipts();
         held.extend(self.nameless.iter().map(|nameless| nameless.delivery.receipt));
         held
@@ -230,7 +238,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let held = self.held();
         let room = self.options.held_max.saturating_sub(held.len());
         let idle = self.desk.ready(now, &self.options).is_empty();
-        let due = self.desk.due().into_iter().chain(self.nameless.iter().map(|nameless| nameless.due)).min();
+        let nameless = self.nameless.iter().map(|nameless| nameless.due);
+        let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
         if room == 0 {
@@ -266,10 +275,14 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
     }
 
+    pub(super) fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+        let source = self.options.source.as_deref().unwrap_or(&delivery.from);
+        self.options.identify.identify_as(delivery, source)
+    }
+
     /// A message that cannot be told from others is not handled, and stands in the way of nobody.
     fn take_in(&mut self, delivery: Delivery) {
-        let source = self.options.source.as_deref().unwrap_or(&delivery.from);
-        match self.options.identify.identify_as(&delivery, source) {
+        match self.identify(&delivery) {
             Ok(identity) => self.desk.add(delivery.receipt, Message::new(identity, delivery)),
             Err(unnamed) => {
                 let error = unnamed.to_string();
@@ -290,7 +303,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             if nameless.due <= Instant::now() {
                 let Nameless { delivery, error, .. } = &nameless;
                 let receipt = delivery.receipt;
-                if self.bury(&Buried { delivery, id: None, error, tries: 0 }).await {
+                let (identity, failing_for) = (None, Duration::ZERO);
+                let buried = Buried { delivery, identity, id: None, error, tries: 0, failing_for };
+                if self.bury(&buried).await {
                     self.untold.push((receipt, Settle::Done));
                     continue;
                 }
@@ -305,12 +320,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     async fn bury(&mut self, buried: &Buried<'_>) -> bool {
         let held = self.held();
         let limit = self.options.handle_timeout;
-        let bury = tokio::time::timeout(limit, self.dead.bury(&self.name, buried));
-        let kept = match keeping(&mut self.source, &mut self.keep_at, &held, bury).await {
-            Ok(Ok(kept)) => kept,
-            Ok(Err(_)) => Err(Failed::later(format!("burying took longer than {limit:?}"))),
-            Err(error) => Err(Failed::later(error)),
-        };
+        let bury = self.dead.bury(&self.name, buried);
+        let kept = within(&mut self.source, &mut self.keep_at, &held, limit, bury).await;
         match kept {
             Ok(()) => {
                 tracing::warn!(
@@ -323,6 +334,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 if let Some(metrics) = &self.metrics {
                     metrics.buried();
                 }
+                crash::point(crash::AFTER_BURY);
             }
             Err(ref not) => {
                 tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
@@ -370,33 +382,48 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
-    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)]) -> bool {
+    /// Letters have failed before, and say nothing.
+    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)], letters: &HashMap<Receipt, i64>) -> bool {
         let well = told.iter().any(|(_, tried)| *tried == Tried::Done);
         if well {
             self.suspects.clear();
         }
         let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
+        let failed = failed.filter(|receipt| !letters.contains_key(receipt));
         self.suspects.extend(failed.take(self.options.suspects_max));
         well || self.suspects.len() < self.options.suspects_max
     }
 
     async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
-        let counted = self.is_a_message_to_blame(&told);
+        let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
+        let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
+        let counted = self.is_a_message_to_blame(&told, &letters);
         for (receipt, became) in told {
+            let letter = letters.get(&receipt).copied();
             if became == Tried::Done {
                 self.ended.handled += 1;
-                self.untold.push((receipt, Settle::Done));
+                match letter {
+                    Some(letter) => self.letter_handled(letter).await,
+                    None => self.untold.push((receipt, Settle::Done)),
+                }
             } else {
                 self.ended.failed += 1;
             }
             let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
             let Some(Verdict::Bury { error }) = verdict else { continue };
+            if let Some(letter) = letter {
+                self.letter_failed(letter, &error).await;
+                self.desk.buried(receipt);
+                continue;
+            }
             let Some(held) = tried.iter().find(|held| held.receipt == receipt) else { continue };
             let buried = Buried {
                 delivery: held.message.delivery(),
+                identity: Some(held.message.identity()),
                 id: Some(held.message.identity().id()),
                 error: &error,
                 tries: held.tries.saturating_add(1),
+                failing_for: held.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
             };
             if self.bury(&buried).await {
                 self.desk.buried(receipt);
@@ -419,7 +446,7 @@ async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
 }
 
 /// Does something that takes long while the source is kept.
-async fn keeping<S: Source, T>(
+pub(super) async fn keeping<S: Source, T>(
     source: &mut S,
     keep_at: &mut Instant,
     held: &[Receipt],

@@ -91,8 +91,13 @@ impl Session {
         self.open
     }
 
+    /// The connection itself, for a transaction of the driver's own.
+    pub(crate) fn connection(&mut self) -> &mut MySqlConnection {
+        &mut self.connection
+    }
+
     /// A connection that was idle is looked at, and replaced if it is dead.
-    pub(super) async fn ready(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn ready(&mut self) -> Result<(), Trouble> {
         if self.open && self.used.elapsed() < TRUSTED {
             return Ok(());
         }

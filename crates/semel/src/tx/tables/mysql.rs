@@ -2,8 +2,7 @@
 
 use sqlx::Row;
 
-use super::{VERSION, standing};
-use crate::outbox::schema;
+use super::Tables;
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::{Failed, Session};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -11,15 +10,15 @@ use crate::tx::driver::Dialect;
 
 /// How long one who starts waits for another who is making the tables.
 const TURN_SECONDS: u32 = 30;
-/// Such locks are the whole server's.
-const LOCK: &str = "CONCAT('semel.outbox.', MD5(DATABASE()))";
 
-pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
+pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
     let (_, dial, server) = MysqlStore::options().with_url(url)?;
     let mut session = dial.open().await.map_err(|trouble| trouble.explain(&server, Fate::NotApplied))?;
     let explain = |failed: Failed| failed.trouble.explain(&server, Fate::NotApplied);
+    // Such locks are the whole server's.
+    let lock = format!("CONCAT('semel.{}.', MD5(DATABASE()))", tables.what);
     let turn =
-        number(&mut session, format!("SELECT GET_LOCK({LOCK}, {TURN_SECONDS})")).await.map_err(explain)?;
+        number(&mut session, format!("SELECT GET_LOCK({lock}, {TURN_SECONDS})")).await.map_err(explain)?;
     if turn != Some(1) {
         let message = format!(
             "somebody else has been making the tables in {server} for {TURN_SECONDS} s; retry when that has ended"
@@ -32,18 +31,18 @@ pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
             "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{table}'"
         )
     };
-    let meta = number(&mut session, there("semel_outbox_meta")).await.map_err(explain)?;
+    let meta = number(&mut session, there(tables.meta)).await.map_err(explain)?;
     let version = match meta {
         Some(1) => {
-            let query = "SELECT CAST(version AS SIGNED) FROM semel_outbox_meta".to_owned();
+            let query = format!("SELECT CAST(version AS SIGNED) FROM {}", tables.meta);
             number(&mut session, query).await.map_err(explain)?
         }
         _ => None,
     };
-    let whole = number(&mut session, there("semel_outbox_parked")).await.map_err(explain)? == Some(1);
-    let before = standing(version, whole, &server)?;
-    if before < VERSION {
-        session.run(schema(Dialect::Mysql).to_owned()).await.map_err(explain)?;
+    let whole = number(&mut session, there((tables.last)(Dialect::Mysql))).await.map_err(explain)? == Some(1);
+    let before = tables.standing(Dialect::Mysql, version, whole, &server)?;
+    for step in tables.missing(Dialect::Mysql, before) {
+        session.run((*step).to_owned()).await.map_err(explain)?;
     }
     // A connection that ends gives the lock back by itself.
     session.close().await;

@@ -2,8 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
-use super::{VERSION, sqlite_path, standing};
-use crate::outbox::schema;
+use super::{Tables, sqlite_path};
 use crate::store::sqlite::error::Trouble;
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
@@ -12,8 +11,8 @@ use crate::tx::driver::Dialect;
 /// How long another writer is waited for.
 const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 
-pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
-    let path = full_path(sqlite_path(url))?;
+pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
+    let (path, tables) = (full_path(sqlite_path(url))?, *tables);
     in_thread(move || {
         let explain = |error: rusqlite::Error| Trouble::from(error).explain(&path, Fate::NotApplied);
         let mut connection = Connection::open(&path).map_err(explain)?;
@@ -23,17 +22,17 @@ pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
             let query = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1";
             tx.query_row(query, [table], |_| Ok(())).optional().map(|found| found.is_some())
         };
-        let version = match there("semel_outbox_meta").map_err(explain)? {
+        let version = match there(tables.meta).map_err(explain)? {
             true => {
-                let query = "SELECT version FROM semel_outbox_meta";
-                tx.query_row(query, [], |row| row.get(0)).optional().map_err(explain)?
+                let query = format!("SELECT version FROM {}", tables.meta);
+                tx.query_row(&query, [], |row| row.get(0)).optional().map_err(explain)?
             }
             false => None,
         };
-        let whole = there("semel_outbox").map_err(explain)?;
-        let before = standing(version, whole, &path.display().to_string())?;
-        if before < VERSION {
-            tx.execute_batch(schema(Dialect::Sqlite)).map_err(explain)?;
+        let whole = there((tables.last)(Dialect::Sqlite)).map_err(explain)?;
+        let before = tables.standing(Dialect::Sqlite, version, whole, &path.display().to_string())?;
+        for step in tables.missing(Dialect::Sqlite, before) {
+            tx.execute_batch(step).map_err(explain)?;
         }
         tx.commit().map_err(explain)?;
         Ok(before)

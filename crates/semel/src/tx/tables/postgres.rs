@@ -2,8 +2,7 @@
 
 use tokio_postgres::Client;
 
-use super::{VERSION, standing};
-use crate::outbox::schema;
+use super::Tables;
 use crate::store::StoreError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::Connections;
@@ -12,12 +11,7 @@ use crate::store::postgres::lock::MIGRATION;
 use crate::store::postgres::schema::one;
 use crate::tx::driver::Dialect;
 
-/// Not `to_regclass`: that asks the session's cache, which does not hear of tables made while we waited for the lock.
-const THERE: &str = "SELECT count(*) FILTER (WHERE relname = 'semel_outbox_meta'), \
-        count(*) FILTER (WHERE relname = 'semel_outbox') \
-    FROM pg_class WHERE relname IN ('semel_outbox_meta', 'semel_outbox') AND pg_table_is_visible(oid)";
-
-pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
+pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
     let connections =
         Connections::new(PostgresOptions::from_url(url)?).map_err(|trouble| trouble.not_applied())?;
     let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
@@ -26,9 +20,9 @@ pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
     let run = async |sql: &str| client.batch_execute(sql).await.map_err(|error| told(error.into()));
     run("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     run(&format!("SELECT pg_advisory_xact_lock({MIGRATION})")).await?;
-    let before = found(client).await?;
-    if before < VERSION {
-        run(schema(Dialect::Postgres)).await?;
+    let before = found(tables, client).await?;
+    for step in tables.missing(Dialect::Postgres, before) {
+        run(step).await?;
     }
     run("COMMIT").await?;
     session.close().await;
@@ -36,16 +30,23 @@ pub(super) async fn bring_up(url: &str) -> Result<u32, StoreError> {
 }
 
 /// Dropping the connection rolls back.
-async fn found(client: &Client) -> Result<u32, StoreError> {
+async fn found(tables: &Tables, client: &Client) -> Result<u32, StoreError> {
     let told = |trouble: Trouble| trouble.not_applied();
-    let row = one(client, THERE).await.map_err(told)?;
+    let (meta, last) = (tables.meta, (tables.last)(Dialect::Postgres));
+    // Not `to_regclass`: that asks the session's cache, which does not hear of tables made while we waited for the
+    // lock.
+    let query = format!(
+        "SELECT count(*) FILTER (WHERE relname = '{meta}'), count(*) FILTER (WHERE relname = '{last}') \
+         FROM pg_class WHERE relname IN ('{meta}', '{last}') AND pg_table_is_visible(oid)"
+    );
+    let row = one(client, &query).await.map_err(told)?;
     let there = |column: usize| row.get(column).and_then(Option::as_deref) != Some("0");
     let version = match there(0) {
         true => {
-            let row = one(client, "SELECT version FROM semel_outbox_meta").await.map_err(told)?;
+            let row = one(client, &format!("SELECT version FROM {meta}")).await.map_err(told)?;
             row.first().and_then(Option::as_deref).and_then(|text| text.parse().ok())
         }
         false => None,
     };
-    standing(version, there(1), "the search_path of this database")
+    tables.standing(Dialect::Postgres, version, there(1), "the search_path of this database")
 }

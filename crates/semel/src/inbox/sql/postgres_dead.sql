@@ -1,0 +1,34 @@
+-- Dead letters: messages that could not be handled, for people. Version 2.
+
+-- One row per message and consumer. Moments are in ms.
+CREATE TABLE semel_inbox_dead (
+    n               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- The mark it would have; of a message without an id, what tells its place.
+    id              bytea   NOT NULL UNIQUE,
+    consumer        text    COLLATE "C" NOT NULL,
+    source          text    COLLATE "C" NOT NULL,
+    -- Which message it is, to the byte. NULL: nobody could tell.
+    identity        bytea,
+    message_id      text    COLLATE "C",
+    topic           text    COLLATE "C" NOT NULL,
+    lineage         text    COLLATE "C",
+    place           text    COLLATE "C" NOT NULL,
+    key             text    COLLATE "C",
+    -- JSON: pairs of name and text, in their order.
+    headers         text    NOT NULL,
+    payload         bytea   NOT NULL,
+    content_type    text,
+    error           text    NOT NULL,
+    attempts        bigint  NOT NULL,
+    first_failed_at bigint  NOT NULL,
+    dead_at         bigint  NOT NULL,
+    -- When it is to be handled again; while somebody does, when others may. NULL: not at all.
+    retry_at        bigint,
+    -- Given up, and why. Its payload and headers are gone.
+    dropped_at      bigint,
+    dropped_why     text
+);
+CREATE INDEX semel_inbox_dead_of ON semel_inbox_dead (consumer, n);
+CREATE INDEX semel_inbox_dead_retry ON semel_inbox_dead (consumer, n) WHERE retry_at IS NOT NULL;
+CREATE INDEX semel_inbox_dead_dropped ON semel_inbox_dead (dropped_at) WHERE dropped_at IS NOT NULL;
+UPDATE semel_inbox_meta SET version = 2;

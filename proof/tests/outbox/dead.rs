@@ -1,0 +1,185 @@
+//! Messages that cannot be handled become letters in the inbox's own database, and people decide about them.
+
+use semel::inbox::consumer::Failed;
+use semel::inbox::dead::{Letter, LetterState, Listing};
+use semel::inbox::{self, VERSION};
+use semel::source::Identify;
+use semel::source::memory::MemoryQueue;
+
+use crate::dead_world::{Place, options, push, until};
+
+fn poison(text: &str) -> Option<Failed> {
+    text.ends_with('!').then(|| Failed::new(format!("cannot read {text}")))
+}
+
+async fn letters(place: &Place) -> Vec<Letter> {
+    place.tables().await.list(&Listing::new(), 100).await.unwrap()
+}
+
+/// A queue with two messages of key b that cannot be handled, and others.
+async fn with_poison(place: &Place) -> MemoryQueue {
+    let queue = MemoryQueue::new("payments");
+    for text in ["a1", "b1!", "b2", "b3!", "a2"] {
+        push(&queue, &text[..1], text);
+    }
+    let tables = place.tables().await;
+    until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
+    queue
+}
+
+async fn a_poison_message_becomes_a_letter_after_bounded_tries_and_the_rest_commits(place: Place) {
+    let queue = with_poison(&place).await;
+    let mut effects = place.effects().await;
+    effects.sort();
+    assert_eq!(effects, ["a1", "a2", "b2"]);
+    let listed = letters(&place).await;
+    assert_eq!(listed.len(), 2);
+    assert!(listed.iter().all(|letter| letter.payload.is_empty() && letter.payload_bytes == 3));
+    let tables = place.tables().await;
+    let letter = tables.find(listed[0].number).await.unwrap().unwrap();
+    assert_eq!((letter.consumer.as_str(), letter.source.as_str()), ("mail", "payments"));
+    assert_eq!((letter.id.as_deref(), letter.key.as_deref()), (Some("b1!"), Some("b")));
+    assert_eq!((&letter.payload[..], letter.place.as_str()), (&b"b1!"[..], "1"));
+    let note = |text: &str| ("x-note".to_owned(), text.to_owned());
+    assert_eq!(letter.headers[1..], [note("a"), note("b")]);
+    assert_eq!((letter.error.as_str(), letter.attempts), ("cannot read b1!", 3));
+    assert_eq!(letter.state, LetterState::Dead);
+    assert!(letter.first_failed_at <= letter.dead_at);
+    // Published again, it dies again: the same letter.
+    push(&queue, "b", "b1!");
+    until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
+    assert_eq!(letters(&place).await.len(), 2);
+    assert_eq!(tables.find(letter.number).await.unwrap().unwrap().attempts, 6);
+    let counted = tables.count().await.unwrap();
+    assert_eq!((counted.len(), counted[0].dead, counted[0].retry), (1, 2, 0));
+    place.end().await;
+}
+
+async fn a_letter_that_is_retried_has_its_effect_once_in_the_order_of_its_key(place: Place) {
+    let queue = with_poison(&place).await;
+    let (tables, listed) = (place.tables().await, letters(&place).await);
+    // Still broken: it is dead again, with one more try, and nothing else happened.
+    assert_eq!(tables.retry(&[listed[0].number]).await.unwrap(), Ok(()));
+    let back = async || {
+        let letter = tables.find(listed[0].number).await.unwrap().unwrap();
+        letter.state == LetterState::Dead && letter.attempts == 4
+    };
+    until(&queue, &tables, place.handler(poison), options(), back).await;
+    assert_eq!(place.effects().await.len(), 3);
+    // Mended: both, the first of them first, and the letters are gone.
+    assert_eq!(tables.retry_all(&Listing::new().consumer("other")).await.unwrap(), 0);
+    assert_eq!(tables.retry_all(&Listing::new().consumer("mail").source("payments")).await.unwrap(), 2);
+    let none = async || letters(&place).await.is_empty();
+    until(&queue, &tables, place.handler(|_| None), options(), none).await;
+    assert_eq!(place.effects().await[3..], ["b1!", "b3!"]);
+    // And when it comes once more from the broker, it was handled.
+    push(&queue, "b", "b1!");
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    assert_eq!(place.effects().await.len(), 5);
+    place.end().await;
+}
+
+async fn a_letter_that_was_handled_before_it_was_gone_is_not_handled_again(place: Place) {
+    let queue = with_poison(&place).await;
+    let (tables, listed) = (place.tables().await, letters(&place).await);
+    // The broker brings it once more, and now it is handled; the letter knows nothing of it.
+    push(&queue, "b", "b1!");
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    assert_eq!(tables.retry(&[listed[0].number]).await.unwrap(), Ok(()));
+    let gone = async || tables.find(listed[0].number).await.unwrap().is_none();
+    until(&queue, &tables, place.handler(|_| None), options(), gone).await;
+    let twice = |effects: &[String]| effects.iter().filter(|text| *text == "b1!").count();
+    assert_eq!(twice(&place.effects().await), 1);
+    // Without the mark it would be: what the table of effects has to catch.
+    push(&queue, "b", "b3!");
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    assert_eq!(tables.retry(&[listed[1].number]).await.unwrap(), Ok(()));
+    let gone = async || tables.find(listed[1].number).await.unwrap().is_none();
+    until(&queue, &tables, place.handler(|_| None).without_marks(), options(), gone).await;
+    let effects = place.effects().await;
+    assert_eq!(effects.iter().filter(|text| *text == "b3!").count(), 2, "{effects:?}");
+    place.end().await;
+}
+
+async fn a_dropped_letter_says_nothing_any_more_and_leaves_a_trace(place: Place) {
+    let queue = with_poison(&place).await;
+    let (tables, listed) = (place.tables().await, letters(&place).await);
+    let [one, other] = [listed[0].number, listed[1].number];
+    assert_eq!(tables.give_up(&[one, 9_999], "a test").await.unwrap().map(drop), Err(9_999));
+    assert_eq!(letters(&place).await.len(), 2, "all or none");
+    assert!(tables.give_up(&[one, one], "a test").await.unwrap().is_ok());
+    let left = letters(&place).await;
+    assert_eq!((left.len(), left[0].number), (1, other));
+    let trace = tables.list(&Listing::new().dropped(), 10).await.unwrap();
+    let why = trace[0].dropped.as_ref().map(|(_, why)| why.as_str());
+    assert_eq!((trace.len(), trace[0].state, why), (1, LetterState::Dropped, Some("a test")));
+    let kept = tables.find(one).await.unwrap().unwrap();
+    assert!(kept.payload.is_empty() && kept.headers.is_empty());
+    assert_eq!(tables.retry(&[other, one]).await.unwrap(), Err(one));
+    assert_eq!(letters(&place).await[0].state, LetterState::Dead, "all or none");
+    // It comes again, and dies again: a letter as before.
+    push(&queue, "b", "b1!");
+    until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
+    let again = tables.find(one).await.unwrap().unwrap();
+    assert_eq!((again.state, &again.payload[..]), (LetterState::Dead, &b"b1!"[..]));
+    place.end().await;
+}
+
+async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
+    let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
+    queue.push(None, &[("x-id", "7\u{0}")], "nameless");
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    let letter = letters(&place).await.remove(0);
+    assert!(letter.id.is_none() && letter.error.contains("has no id"), "{letter:?}");
+    let retried = async |by: Identify, holds: fn(Option<Letter>) -> bool| {
+        assert_eq!(tables.retry(&[letter.number]).await.unwrap(), Ok(()));
+        let holds = async || holds(tables.find(letter.number).await.unwrap());
+        until(&queue, &tables, place.handler(|_| None), options().identify(by), holds).await;
+    };
+    retried(Identify::ByEvent, |letter| letter.is_some_and(|letter| letter.state == LetterState::Dead)).await;
+    assert!(place.effects().await.is_empty());
+    retried(Identify::ByHeader("x-id".into()), |letter| letter.is_none()).await;
+    assert_eq!(place.effects().await, ["nameless"]);
+    place.end().await;
+}
+
+async fn tables_of_the_first_version_are_brought_up(place: Place) {
+    place.run("DROP TABLE semel_inbox_dead").await;
+    place.run("UPDATE semel_inbox_meta SET version = 1").await;
+    let told = semel::inbox::dead::InboxTables::open(&place.url).await.unwrap_err().to_string();
+    assert!(told.contains("semel migrate --inbox"), "{told}");
+    for before in [1, VERSION] {
+        assert_eq!(inbox::migrate(&place.url).await.unwrap().before, before);
+    }
+    assert!(letters(&place).await.is_empty());
+    place.end().await;
+}
+
+/// The same laws in each database.
+macro_rules! laws {
+    ($($law:ident),+ $(,)?) => {
+        laws!(@ postgres $($law)+);
+        laws!(@ mariadb $($law)+);
+        laws!(@ sqlite $($law)+);
+    };
+    (@ $database:ident $($law:ident)+) => {
+        mod $database {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $law() {
+                    let Some(place) = super::Place::$database().await else { return };
+                    super::$law(place).await;
+                }
+            )+
+        }
+    };
+}
+
+laws!(
+    a_poison_message_becomes_a_letter_after_bounded_tries_and_the_rest_commits,
+    a_letter_that_is_retried_has_its_effect_once_in_the_order_of_its_key,
+    a_letter_that_was_handled_before_it_was_gone_is_not_handled_again,
+    a_dropped_letter_says_nothing_any_more_and_leaves_a_trace,
+    a_letter_without_a_name_is_handled_when_it_can_be_named,
+    tables_of_the_first_version_are_brought_up,
+);
