@@ -192,8 +192,10 @@ impl Topic {
     }
 
     pub(crate) fn from(&self, group: &str) -> String {
-        // A member that is killed and comes back has its partitions at once.
-        format!("kafka://{}/{}?group={group}&group.instance.id=one&session=6s", self.kafka.url(), self.name)
+        // A member that is killed and comes back has its partitions at once; a group is one topic's, or it would get those
+        // of another test.
+        let (brokers, topic) = (self.kafka.url(), &self.name);
+        format!("kafka://{brokers}/{topic}?group={topic}_{group}&group.instance.id=one&session=6s")
     }
 
     pub(crate) fn store(&self) -> String {
