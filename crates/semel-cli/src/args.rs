@@ -70,6 +70,7 @@ pub(crate) enum Command {
     #[cfg(feature = "consume")]
     Consume(Box<crate::consume::Consume>),
     Outbox(crate::outbox::Outbox),
+    Inbox(crate::inbox::Inbox),
     /// Print a completion script for a shell
     Completions {
         /// Which shell
@@ -248,10 +249,10 @@ pub(crate) struct Sweep {
     pub(crate) batch: u64,
 }
 
-/// Create or upgrade the tables of a store, or of an outbox
+/// Create or upgrade the tables of a store, of an outbox, or of an inbox
 ///
 /// With --outbox it is the tables that services append their events to, in the services' own database; `semel relay`
-/// reads them.
+/// reads them. With --inbox it is the tables in which consumers mark what they have handled, and keep what they could not.
 ///
 /// In Redis it makes the markers by which a loss of memory is noticed. Do that once, by hand: run at every deployment
 /// it would make a new store of a server that has lost the old one, and nobody would notice.
@@ -263,6 +264,7 @@ Examples:
   semel migrate --print > schema.sql
   semel migrate --outbox postgres://owner@db/payments
   semel migrate --outbox postgres://owner@db/payments --print > migrations/0007_outbox.sql
+  semel migrate --inbox postgres://owner@db/mail
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
     /// Show the SQL and touch nothing
@@ -271,6 +273,9 @@ pub(crate) struct Migrate {
     /// The tables of the outbox, in the database this URL names, instead of a store's
     #[arg(long, value_name = "URL", conflicts_with = "new_lineage")]
     pub(crate) outbox: Option<String>,
+    /// The tables of the inbox, in the database this URL names, instead of a store's
+    #[arg(long, value_name = "URL", conflicts_with_all = ["new_lineage", "outbox"])]
+    pub(crate) inbox: Option<String>,
     /// The data are others now (an older backup was restored): what a cache has of them does not count any more
     #[arg(long, conflicts_with = "print")]
     pub(crate) new_lineage: bool,

@@ -1,9 +1,10 @@
-//! The `semel` command: guard a service, publish its events, see it work, look at intents and events, decide about them,
-//! look after the store.
+//! The `semel` command: guard a service, publish its events, see it work, look at intents, events and dead letters, decide
+//! about them, look after the store.
 
 mod admin;
 mod advice;
 mod args;
+mod confirm;
 #[cfg(feature = "consume")]
 mod consume;
 mod decide;
@@ -11,6 +12,7 @@ mod demo;
 mod duration;
 mod failure;
 mod gateway;
+mod inbox;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod keys;
@@ -149,6 +151,9 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
     if let Command::Outbox(args) = &cli.command {
         return outbox::run(args, json).await;
     }
+    if let Command::Inbox(args) = &cli.command {
+        return inbox::run(args, json).await;
+    }
     if let Command::Migrate(args) = &cli.command {
         return migrate::run(args, url, json).await;
     }
@@ -171,7 +176,8 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::DemoService(_)
         | Command::Gateway(_)
         | Command::Relay(_)
-        | Command::Outbox(_) => Ok(()),
+        | Command::Outbox(_)
+        | Command::Inbox(_) => Ok(()),
         #[cfg(feature = "consume")]
         Command::Consume(_) => Ok(()),
     }

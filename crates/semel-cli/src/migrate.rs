@@ -1,6 +1,6 @@
 //! `semel migrate`
 
-use semel::{outbox, store};
+use semel::{inbox, outbox, store};
 use serde_json::json;
 
 use crate::args::Migrate;
@@ -9,9 +9,10 @@ use crate::stdout;
 
 pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), Failed> {
     if args.print {
-        let sql = match &args.outbox {
-            Some(url) => outbox::schema(outbox::dialect(url)?),
-            None => store::schema(url)?,
+        let sql = match (&args.outbox, &args.inbox) {
+            (Some(url), _) => outbox::schema(outbox::dialect(url)?),
+            (None, Some(url)) => inbox::schema(inbox::dialect(url)?),
+            (None, None) => store::schema(url)?,
         };
         return match as_json {
             true => stdout::json(&json!({ "sql": sql })),
@@ -25,9 +26,10 @@ pub(crate) async fn run(args: &Migrate, url: &str, as_json: bool) -> Result<(), 
             false => stdout::text(&format!("new lineage {lineage}; nothing cached before counts any more\n")),
         };
     }
-    let (store::Migrated { before, now }, what) = match &args.outbox {
-        Some(url) => (outbox::migrate(url).await?, "outbox: "),
-        None => (store::migrate(url).await?, ""),
+    let (store::Migrated { before, now }, what) = match (&args.outbox, &args.inbox) {
+        (Some(url), _) => (outbox::migrate(url).await?, "outbox: "),
+        (None, Some(url)) => (inbox::migrate(url).await?, "inbox: "),
+        (None, None) => (store::migrate(url).await?, ""),
     };
     if as_json {
         return stdout::json(&json!({ "before": before, "now": now }));

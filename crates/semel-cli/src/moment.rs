@@ -1,6 +1,10 @@
 //! A store's time as people and programs read it: RFC 3339, UTC, to the millisecond.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use semel::StoreTime;
+
+use crate::duration;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -25,6 +29,17 @@ fn date(days: u64) -> (u64, u64, u64) {
     let day = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };
     (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+/// How long ago that was, by this machine's clock.
+pub(crate) fn age(at: SystemTime) -> String {
+    let ms = SystemTime::now().duration_since(at).unwrap_or_default().as_millis();
+    duration::shown(u64::try_from(ms).unwrap_or(u64::MAX))
+}
+
+pub(crate) fn when(at: SystemTime) -> String {
+    let ms = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    rfc3339(StoreTime(u64::try_from(ms).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]

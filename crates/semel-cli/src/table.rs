@@ -1,5 +1,8 @@
 //! Aligned columns.
 
+/// Longest error in a table.
+const ERROR_CHARS_MAX: usize = 80;
+
 /// Which side a column's texts stand at.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -69,6 +72,15 @@ pub(crate) fn printable(text: &str) -> String {
         }
         shown
     })
+}
+
+/// An error as far as it fits into a table; `show` has all of it.
+pub(crate) fn short(error: &str) -> String {
+    let shown = printable(error);
+    match shown.char_indices().nth(ERROR_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
 //! A consumer for killing: from Kafka into a table in PostgreSQL, until SIGTERM.
 //!
-//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA right|early|by-place MEMBER`, where MEMBER is a static member's
-//! name or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
+//! `consume_worker BROKERS GROUP TOPIC POSTGRES_URL SCHEMA HOW MEMBER`. HOW is `right`, or `dead` (each third
+//! message of a key cannot be handled and becomes a letter), or `mended` (as `dead`, and all can be), or one of the known mistakes
+//! `early`, `by-place`, `late-letter` and `unmarked`. MEMBER is a static member's name or `-`. It stops at the points of [`semel::crash`]; those after the handling and around the commit are its own.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Buried, Consumer, ConsumerOptions, DeadLetters, Failed, Handler, Message};
+use semel::inbox::dead::InboxTables;
 use semel::source::kafka::KafkaSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -39,7 +41,12 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
     let options: PgConnectOptions = url.parse()?;
     let options = options.options([("search_path", *schema)]);
     let pool = PgPoolOptions::new().max_connections(4).connect_with(options).await?;
-    let handler = Table { pool, inbox: Inbox::new("judged")? };
+    let handler = Table {
+        pool: pool.clone(),
+        inbox: Inbox::new("judged")?,
+        poison: matches!(*how, "dead" | "late-letter"),
+        marks: *how != "unmarked",
+    };
     let mut source = KafkaSource::options(brokers, group).topics(&[*topic]).session(Duration::from_secs(6));
     if *member != "-" {
         source = source.set("group.instance.id", member)?;
@@ -51,14 +58,23 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
         .batch_max(20)
         .concurrency(3)
         .pause(Duration::from_millis(20), Duration::from_secs(1));
-    if *how == "early" {
-        run(Consumer::new("judged", Early(source.open()?), handler, options)).await
-    } else {
-        run(Consumer::new("judged", source.open()?, handler, options)).await
+    match *how {
+        "early" => run(Consumer::new("judged", Early(source.open()?), handler, options)).await,
+        "dead" | "mended" | "unmarked" => {
+            // A letter that a killed one has taken is another's soon.
+            let options =
+                options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
+            let tables = InboxTables::open(&format!("{url}?schema={schema}")).await?;
+            run(Consumer::new("judged", source.open()?, handler, options).dead_letters(tables)).await
+        }
+        "late-letter" => {
+            run(Consumer::new("judged", source.open()?, handler, options).dead_letters(Late(pool))).await
+        }
+        _ => run(Consumer::new("judged", source.open()?, handler, options)).await,
     }
 }
 
-async fn run<S: Source>(consumer: Consumer<S, Table>) -> Result<String, Wrong> {
+async fn run<S: Source, D: DeadLetters>(consumer: Consumer<S, Table, D>) -> Result<String, Wrong> {
     let stop = consumer.stop_handle();
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {
@@ -73,13 +89,23 @@ async fn run<S: Source>(consumer: Consumer<S, Table>) -> Result<String, Wrong> {
 struct Table {
     pool: PgPool,
     inbox: Inbox,
+    /// Each third message of a key cannot be handled.
+    poison: bool,
+    marks: bool,
 }
 
 impl Handler for Table {
     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
-        let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
-        for message in marked.fresh().map(|at| &messages[at]) {
+        let marked = self.inbox.mark_all_tx(&mut tx, if self.marks { messages } else { &[] }).await?;
+        for (at, message) in messages.iter().enumerate() {
+            if self.marks && !marked.is_fresh(at) {
+                continue;
+            }
+            let n: u32 = String::from_utf8_lossy(message.payload()).parse().map_err(Failed::poison)?;
+            if self.poison && n.is_multiple_of(3) {
+                return Err(Failed::poison(format!("{n} is a multiple of three")));
+            }
             let effect = sqlx::query("INSERT INTO effect (id, key, n) VALUES ($1, $2, $3::text::int)")
                 .bind(message.delivery().header("semel-id"))
                 .bind(&message.delivery().key)
@@ -124,5 +150,24 @@ impl Source for Early {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.0.leave().await
+    }
+}
+
+/// What the table has to catch: a letter that is written after the broker was told.
+struct Late(PgPool);
+
+impl DeadLetters for Late {
+    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
+        let letter = sqlx::query(
+            "INSERT INTO semel_inbox_dead (id, consumer, source, topic, place, headers, payload, error, attempts, \
+             first_failed_at, dead_at) VALUES (decode(md5($2), 'hex'), $1, $2, $2, $2, '[]', ''::bytea, $3, 1, 0, 0)",
+        );
+        let letter = letter.bind(consumer.to_owned()).bind(message.id.clone()).bind(message.error.to_owned());
+        let pool = self.0.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(600)).await;
+            letter.execute(&pool).await
+        });
+        Ok(())
     }
 }

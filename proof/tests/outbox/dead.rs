@@ -1,5 +1,7 @@
 //! Messages that cannot be handled become letters in the inbox's own database, and people decide about them.
 
+use std::time::Duration;
+
 use semel::inbox::consumer::Failed;
 use semel::inbox::dead::{Letter, LetterState, Listing};
 use semel::inbox::{self, VERSION};
@@ -143,6 +145,31 @@ async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
     place.end().await;
 }
 
+async fn marks_older_than_the_window_are_forgotten_beside_the_work(place: Place) {
+    let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
+    let marks = async || place.number("SELECT count(*) FROM semel_inbox").await;
+    for n in 0..40 {
+        push(&queue, "k", &format!("{n}!"));
+    }
+    // Two weeks unless told otherwise: nothing is that old, and what was dropped is kept as well.
+    let often = || options().prune_every(Duration::from_millis(1)).batch_max(5);
+    until(&queue, &tables, place.handler(|_| None), often(), async || queue.is_empty()).await;
+    assert_eq!(marks().await, 40);
+    push(&queue, "k", "dead!");
+    until(&queue, &tables, place.handler(poison), often(), async || queue.is_empty()).await;
+    assert!(tables.give_up(&[letters(&place).await[0].number], "a test").await.unwrap().is_ok());
+    push(&queue, "k", "more");
+    let short = often().window(Duration::from_millis(1));
+    let all_gone = async || {
+        let rows =
+            "SELECT (SELECT count(*) FROM semel_inbox_batch) + (SELECT count(*) FROM semel_inbox_dead)";
+        queue.is_empty() && marks().await == 0 && place.number(rows).await == 0
+    };
+    until(&queue, &tables, place.handler(|_| None), short, all_gone).await;
+    assert_eq!(place.effects().await.len(), 41);
+    place.end().await;
+}
+
 async fn tables_of_the_first_version_are_brought_up(place: Place) {
     place.run("DROP TABLE semel_inbox_dead").await;
     place.run("UPDATE semel_inbox_meta SET version = 1").await;
@@ -181,5 +208,6 @@ laws!(
     a_letter_that_was_handled_before_it_was_gone_is_not_handled_again,
     a_dropped_letter_says_nothing_any_more_and_leaves_a_trace,
     a_letter_without_a_name_is_handled_when_it_can_be_named,
+    marks_older_than_the_window_are_forgotten_beside_the_work,
     tables_of_the_first_version_are_brought_up,
 );

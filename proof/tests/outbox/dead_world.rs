@@ -216,7 +216,8 @@ pub async fn until(
     options: ConsumerOptions,
     holds: impl AsyncFn() -> bool,
 ) {
-    let consumer = Consumer::new("mail", queue.source(), handler, options).dead_letters(tables.clone());
+    let consumer = Consumer::new("mail", queue.source(), handler, options);
+    let consumer = consumer.forgets(tables.clone()).dead_letters(tables.clone());
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
     let held = async {

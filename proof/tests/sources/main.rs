@@ -5,6 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod crash;
+mod dead;
 mod laws;
 mod moved;
 mod outage;

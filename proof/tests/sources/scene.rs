@@ -11,6 +11,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use semel::inbox;
+use semel::inbox::dead::InboxTables;
 use semel::tx::driver::Dialect;
 use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
@@ -104,7 +105,26 @@ impl Scene {
         usize::try_from(row.get::<_, i64>(0)).unwrap()
     }
 
-    fn expected(&self) -> usize {
+    /// The inbox that the workers have.
+    pub async fn tables(&self) -> InboxTables {
+        InboxTables::open(&format!("{}?schema={}", self.url, self.topic)).await.unwrap()
+    }
+
+    /// The ids of all letters.
+    pub async fn letters(&self) -> Vec<String> {
+        let rows =
+            self.database.query("SELECT source, message_id FROM semel_inbox_dead ORDER BY n", &[]).await;
+        let id = |row: &tokio_postgres::Row| row.get::<_, Option<String>>(1).unwrap_or_else(|| row.get(0));
+        rows.unwrap().iter().map(id).collect()
+    }
+
+    /// The ids of all effects.
+    pub async fn ids(&self) -> Vec<String> {
+        let rows = self.database.query("SELECT id FROM effect ORDER BY seq", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    pub fn expected(&self) -> usize {
         self.published.values().sum()
     }
 

@@ -143,6 +143,7 @@ fn options(args: &Consume) -> ConsumerOptions {
         .concurrency(concurrency)
         .held_max(concurrency * HELD_EACH)
         .tries_max(bounds.tries)
+        .window(Duration::from_millis(bounds.window))
         .pause(PAUSE_FIRST, Duration::from_millis(bounds.pause_max))
         .handle_timeout(Duration::from_millis(bounds.timeout) + STORE_TIME)
         .farewell(Duration::from_millis(bounds.drain))

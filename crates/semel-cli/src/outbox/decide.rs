@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::args::{Rebase, Retry, Skip};
-use super::confirm::confirmed;
 use super::desk::AnyOutbox;
+use crate::confirm::confirmed;
 use crate::failure::Failed;
 use crate::stdout;
 

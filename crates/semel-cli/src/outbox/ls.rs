@@ -1,16 +1,12 @@
 //! `semel outbox ls`
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use semel::StoreTime;
 use semel::relay::{Listed, Listing};
 use serde::Serialize;
 
 use super::args::Ls;
 use super::desk::AnyOutbox;
-use crate::duration;
 use crate::failure::Failed;
-use crate::moment::rfc3339;
+use crate::moment::{age, when};
 use crate::stdout;
 use crate::table::{Side, Table, printable, thousands};
 
@@ -90,15 +86,4 @@ fn view(event: &Listed) -> ListedView<'_> {
         made_at: when(event.made_at),
         payload_bytes: event.payload_bytes,
     }
-}
-
-/// How long ago that was, by this machine's clock.
-pub(super) fn age(at: SystemTime) -> String {
-    let ms = SystemTime::now().duration_since(at).unwrap_or_default().as_millis();
-    duration::shown(u64::try_from(ms).unwrap_or(u64::MAX))
-}
-
-pub(super) fn when(at: SystemTime) -> String {
-    let ms = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    rfc3339(StoreTime(u64::try_from(ms).unwrap_or(u64::MAX)))
 }

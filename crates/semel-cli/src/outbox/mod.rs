@@ -1,7 +1,6 @@
 //! `semel outbox`: what a person sees of events, and decides about them.
 
 mod args;
-mod confirm;
 mod decide;
 mod desk;
 mod ls;

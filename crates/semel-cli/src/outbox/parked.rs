@@ -4,14 +4,11 @@ use serde::Serialize;
 
 use super::args::Parked;
 use super::desk::AnyOutbox;
-use super::ls::{age, when};
 use super::show::EventView;
 use crate::failure::Failed;
+use crate::moment::{age, when};
 use crate::stdout;
-use crate::table::{Side, Table, printable};
-
-/// Longest error in a table; `show` has all of it.
-const ERROR_CHARS_MAX: usize = 80;
+use crate::table::{Side, Table, printable, short};
 
 /// What `--json` shows of a parked event. Names here are an interface: add, never rename.
 #[derive(Serialize)]
@@ -72,12 +69,4 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Parked, json: bool) -> Result
         eprintln!("there may be more: raise --limit, or say --key");
     }
     Ok(())
-}
-
-fn short(error: &str) -> String {
-    let shown = printable(error);
-    match shown.char_indices().nth(ERROR_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &shown[..end]),
-        None => shown,
-    }
 }

@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::args::Show;
 use super::desk::AnyOutbox;
-use super::ls::{age, when};
 use crate::failure::Failed;
+use crate::moment::{age, when};
 use crate::show::shown_body;
 use crate::stdout;
 use crate::table::{printable, thousands};

@@ -120,9 +120,8 @@ mod kafka {
         let calls = calls.len();
         let consumer = topic.consume("two", &endpoint, &[]);
         let all = events.len();
-        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"handled\"}", |handled| {
-            handled >= all as f64
-        });
+        consumer
+            .wait_for_metric("semel_consumer_messages_total{outcome=\"done\"}", |done| done >= all as f64);
         assert!(consumer.stop().status.success());
         assert_eq!(endpoint.calls().len(), calls, "nothing is sent again");
     }
@@ -177,7 +176,7 @@ mod kafka {
         topic.publish(&[("a", 1), ("a", 2), ("b", 3)].map(|(key, n)| topic.event(key, n)));
         let consumer = topic.consume("one", &endpoint, &[]);
         endpoint.wait_for_effects(2);
-        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"buried\"}", |buried| buried == 1.0);
+        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"dead\"}", |dead| dead == 1.0);
         consumer.wait_for_metric("semel_consumer_held_messages", |held| held == 0.0);
         endpoint.does(|_| Does::Work(200));
         let tables = block_on(InboxTables::open(&topic.store())).unwrap();

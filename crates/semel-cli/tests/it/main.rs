@@ -8,6 +8,7 @@ mod consume_world;
 mod decide;
 mod demo;
 mod errors;
+mod inbox;
 mod ls;
 mod outbox;
 mod receiver;

@@ -8,6 +8,8 @@
 //! mark is written in the transaction of the effect, so there is no moment in which one is there without the other. It
 //! is the consumer's own: another consumer of the same message has another mark.
 //!
+//! What cannot be handled is kept for people in the same database: [`dead`].
+//!
 //! Marks are forgotten after the [window](Inbox::window). A message that comes again later than that is handled again, so
 //! the window has to be longer than the broker keeps messages.
 
@@ -22,6 +24,7 @@ mod identity;
 mod mark;
 pub mod modes;
 mod prune;
+mod tally;
 #[cfg(feature = "webhook-receiver")]
 pub mod webhook;
 

@@ -70,13 +70,31 @@ pub const RELAY_SUCCESS: &str = "semel_relay_last_success_timestamp_seconds";
 /// Failures of a relay: `side` is `source` or `sink`.
 pub const RELAY_ERRORS: &str = "semel_relay_errors";
 
-/// Messages of a consumer by what became of them: `outcome` is `handled`, `failed` (counted at each try) or `buried`.
+/// Messages of a consumer by what became of them: `outcome` is `done`, `already` (handled before), `retried` (counted at each
+/// failure that is tried again), `failed`
+/// (each failure, whatever came of it), `dead` or `lost` (given to another consumer).
 pub const CONSUMER_MESSAGES: &str = "semel_consumer_messages";
-/// Messages that a consumer has received and not settled.
+/// Messages in one call to a consumer's handler.
+pub const CONSUMER_BATCH: &str = "semel_consumer_batch_messages";
+/// How long one call to a consumer's handler took.
+pub const CONSUMER_HANDLE: &str = "semel_consumer_handle_seconds";
+/// How often a message was tried until it was done or dead.
+pub const CONSUMER_ATTEMPTS: &str = "semel_consumer_attempts";
+/// Messages a consumer has received and not settled.
 pub const CONSUMER_HELD: &str = "semel_consumer_held_messages";
+/// For how long the oldest of them is held.
+pub const CONSUMER_OLDEST: &str = "semel_consumer_held_oldest_seconds";
+/// Dead letters that were handled again: `outcome` is `handled` or `failed`.
+pub const CONSUMER_LETTERS: &str = "semel_consumer_letters";
+/// Marks that were older than the window and are forgotten.
+pub const CONSUMER_FORGOTTEN: &str = "semel_consumer_forgotten_marks";
+/// How long marks are kept.
+pub const CONSUMER_WINDOW: &str = "semel_consumer_window_seconds";
+/// How long the source keeps messages, where it tells.
+pub const CONSUMER_RETENTION: &str = "semel_consumer_retention_seconds";
 /// Failures of a consumer's source.
 pub const CONSUMER_ERRORS: &str = "semel_consumer_source_errors";
-/// When a consumer last handled something, or had nothing to handle. Seconds since 1970.
+/// When a consumer last did all there was to do, also where that was nothing. Seconds since 1970.
 pub const CONSUMER_SUCCESS: &str = "semel_consumer_last_success_timestamp_seconds";
 
 /// The rail of requests and function calls.
@@ -98,3 +116,7 @@ pub const SPAN_LOOKUP: &str = "idempotency.lookup";
 pub const SPAN_RELAY_BATCH: &str = "relay.batch";
 /// One event in one call to the sink. `trace_parent` is the trace context of the transaction that appended it.
 pub const SPAN_RELAY_PUBLISH: &str = "relay.publish";
+/// One call to a consumer's handler.
+pub const SPAN_CONSUMER_HANDLE: &str = "consumer.handle";
+/// One message in one call to a consumer's handler. `trace_parent` is the trace context it was published under.
+pub const SPAN_CONSUMER_MESSAGE: &str = "consumer.message";

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use super::desk::{Held, Tried};
 use super::handler::{Failed, FailedKind, Handler};
+use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
+use crate::inbox::tally;
 use crate::source::Receipt;
 
 /// Handles a batch. What fails as one of many is tried in two halves, the first before the second; what comes after a
@@ -16,6 +20,7 @@ pub(super) async fn handle<H: Handler>(
     handler: Arc<H>,
     batch: Vec<Held>,
     options: &ConsumerOptions,
+    observer: &Observer,
     stopped: &watch::Receiver<bool>,
 ) -> Vec<(Receipt, Tried)> {
     let mut told = Vec::with_capacity(batch.len());
@@ -31,7 +36,7 @@ pub(super) async fn handle<H: Handler>(
         if part.is_empty() {
             continue;
         }
-        let error = match call(&handler, &part, options).await {
+        let error = match call(&handler, &part, options, observer).await {
             Called::Done => {
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
                 continue;
@@ -72,22 +77,39 @@ enum Called {
 }
 
 /// One call, in a task of its own: what panics or hangs there fails, and nothing else.
-async fn call<H: Handler>(handler: &Arc<H>, part: &[Held], options: &ConsumerOptions) -> Called {
+async fn call<H: Handler>(
+    handler: &Arc<H>,
+    part: &[Held],
+    options: &ConsumerOptions,
+    observer: &Observer,
+) -> Called {
     let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
     let handler = Arc::clone(handler);
-    let mut task = tokio::spawn(async move { handler.handle(&messages).await });
+    let begun = Instant::now();
+    let (span, spans) = observer.spans(part);
+    let work = async move { tally::counting(handler.handle(&messages)).await };
+    let mut task = tokio::spawn(work.instrument(span));
     let _abort = AbortOnDrop(task.abort_handle());
-    match tokio::time::timeout(options.handle_timeout, &mut task).await {
-        Ok(Ok(Ok(()))) => Called::Done,
-        Ok(Ok(Err(failed))) => Called::Failed(failed),
-        Ok(Err(broken)) => Called::Failed(Failed::new(format!("the handler broke off: {broken}"))),
+    let (called, already) = match tokio::time::timeout(options.handle_timeout, &mut task).await {
+        Ok(Ok((Ok(()), already))) => (Called::Done, already),
+        Ok(Ok((Err(failed), _))) => (Called::Failed(failed), 0),
+        Ok(Err(broken)) => (Called::Failed(Failed::new(format!("the handler broke off: {broken}"))), 0),
         Err(_) => {
-            Called::TooLong(Failed::new(format!("the handler took longer than {:?}", options.handle_timeout)))
+            let error = format!("the handler took longer than {:?}", options.handle_timeout);
+            (Called::TooLong(Failed::new(error)), 0)
         }
-    }
+    };
+    let error = match &called {
+        Called::Done => None,
+        Called::Failed(error) | Called::TooLong(error) => Some(error),
+    };
+    spans.iter().for_each(|span| metrics::record(span, error));
+    observer.metrics.iter().for_each(|metrics| metrics.called(begun.elapsed(), part.len(), already, error));
+    called
 }
 
-struct AbortOnDrop(tokio::task::AbortHandle);
+/// A task that ends with whoever wants it.
+pub(super) struct AbortOnDrop(pub(super) tokio::task::AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

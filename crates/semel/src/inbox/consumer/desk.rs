@@ -17,6 +17,7 @@ pub(super) struct Held {
     pub(super) receipt: Receipt,
     pub(super) message: Message,
     pub(super) tries: u32,
+    since: Instant,
     /// When it failed for the first time.
     pub(super) failing_since: Option<Instant>,
     /// It does not come from the source: the number of the letter that it is.
@@ -81,6 +82,11 @@ impl Desk {
         self.held.values().filter(|held| held.letter.is_none()).map(|held| held.receipt).collect()
     }
 
+    /// How many messages are held, and since when the oldest of them.
+    pub(super) fn held(&self) -> (usize, Option<Instant>) {
+        (self.held.len(), self.held.values().next().map(|held| held.since))
+    }
+
     /// The letters among what is held.
     pub(super) fn letters(&self) -> HashSet<i64> {
         self.held.values().filter_map(|held| held.letter).collect()
@@ -103,7 +109,10 @@ impl Desk {
         let line = key.as_ref().map_or(n, |key| *self.by_key.entry(key.clone()).or_insert(n));
         self.lines.entry(line).or_insert(Line { key, ..Line::default() }).held += 1;
         self.by_receipt.insert(receipt, n);
-        self.held.insert(n, Held { receipt, message, tries: 0, failing_since: None, letter, line });
+        self.held.insert(
+            n,
+            Held { receipt, message, tries: 0, since: Instant::now(), failing_since: None, letter, line },
+        );
     }
 
     /// Forgets messages that are not ours any more, and what stands behind them in their lines: whoever has the front

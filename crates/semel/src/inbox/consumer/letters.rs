@@ -78,7 +78,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let (held, limit) = (self.held(), self.options.handle_timeout);
         let gone = self.dead.handled(letter);
         match within(&mut self.source, &mut self.keep_at, &held, limit, gone).await {
-            Ok(()) => tracing::info!(letter, consumer = self.name, "a dead letter was handled"),
+            Ok(()) => {
+                tracing::info!(letter, consumer = self.name, "a dead letter was handled");
+                self.observe(|metrics| metrics.letter(true));
+            }
             Err(error) => {
                 tracing::warn!(%error, letter, consumer = self.name, "a dead letter was handled and is still there; it goes the next time");
             }
@@ -90,6 +93,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Its message was not handled.
     pub(super) async fn letter_failed(&mut self, letter: i64, error: &str) {
         tracing::warn!(error, letter, consumer = self.name, "a dead letter failed again");
+        self.observe(|metrics| metrics.letter(false));
         let (held, limit) = (self.held(), self.options.handle_timeout);
         let told = self.dead.failed(letter, error, 1);
         if let Err(not) = within(&mut self.source, &mut self.keep_at, &held, limit, told).await {

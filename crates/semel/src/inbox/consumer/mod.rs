@@ -12,9 +12,13 @@ mod message;
 mod metrics;
 mod options;
 mod run;
+mod trouble;
+mod upkeep;
+mod window;
 
 pub use handler::{AFTER_MAX, Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
 pub use options::ConsumerOptions;
 pub use run::{Consumer, Ended, Nowhere, Stop};
+pub use window::Marks;

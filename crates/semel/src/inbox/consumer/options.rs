@@ -19,6 +19,8 @@ pub struct ConsumerOptions {
     pub(super) handle_timeout: Duration,
     pub(super) farewell: Duration,
     pub(super) letters_every: Duration,
+    pub(super) window: Option<Duration>,
+    pub(super) prune_every: Duration,
 }
 
 impl Default for ConsumerOptions {
@@ -35,6 +37,8 @@ impl Default for ConsumerOptions {
             handle_timeout: Duration::from_secs(60),
             farewell: Duration::from_secs(20),
             letters_every: Duration::from_secs(5),
+            window: None,
+            prune_every: Duration::from_secs(600),
         }
     }
 }
@@ -108,6 +112,21 @@ impl ConsumerOptions {
     /// How often is looked for dead letters that are to be handled again: every five seconds unless told otherwise.
     pub fn letters_every(mut self, pause: Duration) -> Self {
         self.letters_every = pause.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How long marks are kept: unless told otherwise [`WINDOW`](crate::inbox::WINDOW), and at least twice as long as the
+    /// source keeps messages, where it [tells](crate::source::Source::retention). One that is shorter than the source's
+    /// retention is warned about, because a message may come again after its mark is forgotten, and be handled again.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// How often marks older than the window are forgotten, where [`Consumer::forgets`](super::Consumer::forgets) says where
+    /// they are: every ten minutes unless told otherwise.
+    pub fn prune_every(mut self, pause: Duration) -> Self {
+        self.prune_every = pause.max(Duration::from_millis(1));
         self
     }
 }

@@ -14,8 +14,10 @@ use super::desk::{Desk, Held, Tried, Verdict};
 use super::handler::{Buried, DeadLetters, Failed, Handler};
 use super::letters::{Letters, within};
 use super::message::Message;
-use super::metrics::ConsumerMetrics;
+use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
+use super::upkeep::Upkeep;
+use super::window::{self, Marks};
 use crate::crash;
 use crate::inbox::Identity;
 use crate::source::{Delivery, Receipt, Settle, Source, SourceError, Unnamed};
@@ -45,10 +47,11 @@ pub struct Consumer<S, H, D = Nowhere> {
     pub(super) keep_at: Instant,
     /// When is looked for letters, and how many were taken.
     pub(super) letters: Letters,
+    pub(super) upkeep: Upkeep,
+    pub(super) observer: Observer,
     /// What has failed since anything was handled.
     suspects: HashSet<Receipt>,
     ended: Ended,
-    metrics: Option<ConsumerMetrics>,
 }
 
 /// A message without an id, and when it is tried to be buried again.
@@ -110,9 +113,10 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             untold: Vec::new(),
             keep_at: Instant::now(),
             letters: Letters::default(),
+            upkeep: Upkeep::default(),
+            observer: Observer::new(name),
             suspects: HashSet::new(),
             ended: Ended::default(),
-            metrics: None,
         }
     }
 
@@ -129,9 +133,10 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             untold,
             keep_at,
             letters,
+            upkeep,
+            observer,
             suspects,
             ended,
-            metrics,
             ..
         } = self;
         Consumer {
@@ -146,17 +151,27 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             untold,
             keep_at,
             letters,
+            upkeep,
+            observer,
             suspects,
             ended,
-            metrics,
         }
     }
 }
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
-    /// Counts there what it does.
+    /// Counts what it does.
+    #[must_use]
     pub fn observed_by(mut self, metrics: &ConsumerMetrics) -> Self {
-        self.metrics = Some(metrics.clone());
+        self.observer.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Forgets marks there that are older than the [window](ConsumerOptions::window), beside the work and in bounded bites.
+    /// Without it whoever has the inbox calls [`Inbox::prune_tx`](crate::inbox::Inbox::prune_tx).
+    #[must_use]
+    pub fn forgets(mut self, marks: impl Marks) -> Self {
+        self.upkeep.bite = Some(window::bite(marks, &self.name));
         self
     }
 
@@ -173,26 +188,33 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     pub async fn run(mut self) -> Result<Ended, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
+        let _forgetting = self.forget_marks();
         while !*stopped.borrow() {
             let turn = async {
                 self.tell().await?;
                 self.take_letters().await;
                 self.receive(&mut stopped).await?;
+                self.ask_retention().await;
                 self.bury_nameless().await;
                 self.handle(&stopped).await?;
                 self.tell().await
             };
-            match turn.await {
-                Ok(()) => {
-                    pause = self.options.pause.0;
-                    if let Some(metrics) = &self.metrics {
-                        metrics.source_answered(self.held().len());
+            let turned = turn.await;
+            self.observe(|metrics| {
+                let (held, oldest) = self.desk.held();
+                metrics.holds(held + self.nameless.len(), oldest);
+                match &turned {
+                    Ok(()) => {
+                        metrics.turned();
+                        metrics.source_answered();
                     }
+                    Err(error) => metrics.source_is_away(error),
                 }
+            });
+            match turned {
+                Ok(()) => pause = self.options.pause.0,
                 Err(error) if error.may_retry() => {
-                    if let Some(metrics) = &self.metrics {
-                        metrics.source_failed(&error);
-                    }
+                    self.observe(ConsumerMetrics::source_failed);
                     tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
                     let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
                     let held = self.held();
@@ -210,6 +232,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let told = self.tell().await;
         self.source.leave().await?;
         told.map(|()| self.ended)
+    }
+
+    pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
+        if let Some(metrics) = &self.observer.metrics {
+            tell(metrics);
+        }
     }
 
     /// Everything that was received and not settled.
@@ -268,6 +296,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         if lost.is_empty() {
             return;
         }
+        self.observe(|metrics| metrics.lost(lost.len()));
         let behind = self.desk.drop_lost(&lost);
         self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
         self.untold.retain(|(receipt, _)| !lost.contains(receipt));
@@ -331,9 +360,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     "a message was buried"
                 );
                 self.ended.buried += 1;
-                if let Some(metrics) = &self.metrics {
-                    metrics.buried();
-                }
+                self.observe(|metrics| metrics.dead(buried.tries));
                 crash::point(crash::AFTER_BURY);
             }
             Err(ref not) => {
@@ -352,9 +379,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let tried: Vec<Held> = batches.iter().flatten().cloned().collect();
         let held = self.held();
         let work = async {
+            let handler = || Arc::clone(&self.handler);
             let calls = batches
                 .into_iter()
-                .map(|batch| bisect::handle(Arc::clone(&self.handler), batch, &self.options, stopped));
+                .map(|batch| bisect::handle(handler(), batch, &self.options, &self.observer, stopped));
             let mut calls: FuturesUnordered<_> = calls.collect();
             let mut told = Vec::with_capacity(tried.len());
             let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
@@ -369,13 +397,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             }
         };
-        if let Some(metrics) = &self.metrics {
-            metrics.round_begins();
-        }
+        self.observe(ConsumerMetrics::round_begins);
         let told = keeping(&mut self.source, &mut self.keep_at, &held, work).await?;
-        if let Some(metrics) = &self.metrics {
-            metrics.round_ends(told.iter().map(|(_, tried)| tried));
-        }
+        self.observe(|metrics| metrics.round_ends(told.iter().map(|(_, tried)| tried)));
         crash::point(crash::BEFORE_ACK);
         self.fold(told, &tried).await;
         Ok(())
@@ -400,7 +424,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let counted = self.is_a_message_to_blame(&told, &letters);
         for (receipt, became) in told {
             let letter = letters.get(&receipt).copied();
+            let tries = tried.iter().find(|held| held.receipt == receipt).map_or(0, |held| held.tries);
             if became == Tried::Done {
+                self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
                 self.ended.handled += 1;
                 match letter {
                     Some(letter) => self.letter_handled(letter).await,
@@ -410,6 +436,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.ended.failed += 1;
             }
             let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
+            if verdict == Some(Verdict::Again) {
+                self.observe(ConsumerMetrics::retried);
+            }
             let Some(Verdict::Bury { error }) = verdict else { continue };
             if let Some(letter) = letter {
                 self.letter_failed(letter, &error).await;

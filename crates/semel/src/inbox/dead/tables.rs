@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::letter::{Counted, Letter, Listing, values};
 use super::link::Link;
 use super::script;
-use crate::inbox::consumer::{Buried, DeadLetters, Due, Failed};
+use crate::inbox::consumer::{Buried, DeadLetters, Due, Failed, Marks};
 use crate::inbox::{TABLES, VERSION};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::DriverError;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The inbox's tables in the database that a URL names. Cheap to clone; all clones share one connection.
 ///
-/// The place for a consumer's dead letters, beside the marks of its inbox:
+/// The place for a consumer's dead letters, beside the marks of its inbox, which are forgotten when they are old:
 ///
 /// ```no_run
 /// # async fn run<H: semel::inbox::consumer::Handler>(handler: H) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # let source = semel::source::memory::MemoryQueue::new("payments").source();
 ///
 /// let tables = InboxTables::open("postgres://mail@db/mail").await?;
-/// let consumer = Consumer::new("mail", source, handler, ConsumerOptions::default()).dead_letters(tables);
+/// let consumer = Consumer::new("mail", source, handler, ConsumerOptions::default());
+/// let consumer = consumer.forgets(tables.clone()).dead_letters(tables);
 /// consumer.run().await?;
 /// # Ok(()) }
 /// ```
@@ -159,5 +160,11 @@ impl DeadLetters for InboxTables {
     async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), Failed> {
         let error = error.to_owned();
         self.play(move |port| script::failed(port, letter, error, tries)).await.map_err(Failed::later)
+    }
+}
+
+impl Marks for InboxTables {
+    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, Failed> {
+        Self::prune(self, consumer, window).await.map_err(Failed::later)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::explain;
-use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::error::{Trouble, refused};
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::{DriverError, play_now};
@@ -46,7 +46,12 @@ impl Sqlite {
             };
             // A file that is not there is an error, not an empty inbox.
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let mut connection = Connection::open_with_flags(&path, flags).map_err(told(Fate::NotApplied))?;
+            let opened = Connection::open_with_flags(&path, flags).map_err(Trouble::from);
+            let mut connection = opened.map_err(|trouble| {
+                let missing = "cannot be opened; name the file that has the inbox";
+                let trouble = if trouble.is_cannot_open() { refused(missing.into()) } else { trouble };
+                trouble.explain(&path, Fate::NotApplied)
+            })?;
             connection.busy_timeout(BUSY).map_err(told(Fate::NotApplied))?;
             let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
             let tx = tx.map_err(told(Fate::NotApplied))?;

@@ -5,7 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use crate::failure::Failed;
 
 /// Goes on if `--yes` was said or a person at the terminal says so.
-pub(super) fn confirmed(yes: bool, what: &str) -> Result<(), Failed> {
+pub(crate) fn confirmed(yes: bool, what: &str) -> Result<(), Failed> {
     if yes {
         return Ok(());
     }

@@ -1,0 +1,29 @@
+//! `semel inbox`: messages that could not be handled, and what a person decides about them.
+
+mod args;
+mod dead;
+mod decide;
+mod ls;
+mod show;
+
+use semel::inbox::dead::InboxTables;
+
+pub(crate) use self::args::Inbox;
+use self::args::InboxCommand;
+use crate::failure::Failed;
+
+pub(crate) async fn run(args: &Inbox, json: bool) -> Result<(), Failed> {
+    let Some(url) = args.inbox.as_deref() else {
+        return Err(Failed::usage(
+            "say which database has the inbox: --inbox postgres://…, mysql://… or sqlite:PATH, or SEMEL_INBOX",
+        ));
+    };
+    let tables = InboxTables::open(url).await?;
+    match &args.command {
+        InboxCommand::Ls => ls::run(&tables, json).await,
+        InboxCommand::Dead(args) => dead::run(&tables, args, json).await,
+        InboxCommand::Show(args) => show::run(&tables, args, json).await,
+        InboxCommand::Retry(args) => decide::retry(&tables, args, json).await,
+        InboxCommand::Drop(args) => decide::give_up(&tables, args, json).await,
+    }
+}

@@ -1,0 +1,70 @@
+//! Old marks, and how old that is: what the source tells, and the task that forgets them.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+use super::bisect::AbortOnDrop;
+use super::handler::{DeadLetters, Handler};
+use super::run::Consumer;
+use super::window::{self, Bite};
+use crate::source::Source;
+
+/// How often the source is asked how long it keeps messages, and how long that may take.
+const ASK_EVERY: Duration = Duration::from_secs(3_600);
+const ASK_WAIT: Duration = Duration::from_secs(5);
+
+/// What is known of the window, and who forgets.
+pub(super) struct Upkeep {
+    pub(super) bite: Option<Bite>,
+    window: watch::Sender<Option<Duration>>,
+    /// When the source is asked how long it keeps messages.
+    ask_at: Option<Instant>,
+    retention: Option<Duration>,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self { bite: None, window: watch::channel(None).0, ask_at: None, retention: None }
+    }
+}
+
+impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
+    /// Old marks are forgotten until this is dropped.
+    pub(super) fn forget_marks(&self) -> Option<AbortOnDrop> {
+        let bite = self.upkeep.bite.clone()?;
+        let (metrics, window) = (self.observer.metrics.clone(), self.upkeep.window.subscribe());
+        let told = move |marks| metrics.iter().for_each(|metrics| metrics.forgotten(marks));
+        let forget = window::forget(bite, self.name.clone(), self.options.prune_every, window, told);
+        Some(AbortOnDrop(tokio::spawn(forget).abort_handle()))
+    }
+
+    /// Asks the source how long it keeps messages, and sees that marks are kept for as long.
+    pub(super) async fn ask_retention(&mut self) {
+        let nobody_forgets = self.upkeep.bite.is_none() && self.options.window.is_none();
+        if nobody_forgets || self.upkeep.ask_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.upkeep.ask_at = Some(Instant::now() + ASK_EVERY);
+        let told = tokio::time::timeout(ASK_WAIT, self.source.retention()).await.ok().flatten();
+        // What it does not tell now it may have told before.
+        let retention = told.or(self.upkeep.retention);
+        let first = self.upkeep.window.borrow().is_none();
+        let changed = std::mem::replace(&mut self.upkeep.retention, retention) != retention;
+        let kept = window::kept(self.options.window, retention);
+        self.upkeep.window.send_replace(Some(kept.window));
+        self.observe(|metrics| metrics.keeps(kept.window, retention));
+        let (window, consumer) = (kept.window, &self.name);
+        match kept.too_short_for {
+            Some(retention) if first || changed => tracing::error!(
+                ?window,
+                ?retention,
+                consumer,
+                "marks are forgotten before the broker forgets messages: one that comes again after the window is \
+                 handled AGAIN; make the window longer than the retention"
+            ),
+            _ if first => tracing::info!(?window, ?retention, consumer, "marks are kept"),
+            _ => {}
+        }
+    }
+}
