@@ -28,6 +28,7 @@ Examples:
   semel demo                                          what semel does, in fifteen seconds
   semel gateway --upstream http://127.0.0.1:3000 --single-tenant
   semel relay --from postgres://relay@db/app --to kafka://kafka:9092
+  semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid
   semel ls --state uncertain                          what needs a person
   semel show 9c8722d0f190                             one intent, and what can be done about it
   semel resolve 9c8722d0f190 --not-applied --by ana --why 'not in the provider dashboard'"
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     DemoService(DemoService),
     Gateway(Box<Gateway>),
     Relay(Box<crate::relay::Relay>),
+    #[cfg(feature = "consume")]
+    Consume(Box<crate::consume::Consume>),
     Outbox(crate::outbox::Outbox),
     Inbox(crate::inbox::Inbox),
     /// Print a completion script for a shell

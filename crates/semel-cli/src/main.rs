@@ -5,12 +5,16 @@ mod admin;
 mod advice;
 mod args;
 mod confirm;
+#[cfg(feature = "consume")]
+mod consume;
 mod decide;
 mod demo;
 mod duration;
 mod failure;
 mod gateway;
 mod inbox;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod keys;
 mod log;
 mod ls;
@@ -19,6 +23,7 @@ mod moment;
 #[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod outbox;
 mod outcome;
+mod promise;
 #[cfg(feature = "redis")]
 mod redis;
 // A build without a broker or a database of some kind has parts of these that nobody uses.
@@ -27,6 +32,7 @@ mod relay;
 mod show;
 mod size;
 mod stdout;
+mod stop;
 mod sweep;
 mod table;
 mod target;
@@ -79,6 +85,11 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             .enable_all()
             .build()?
             .block_on(relay::run(args, cli.json)),
+        #[cfg(feature = "consume")]
+        Command::Consume(args) => tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()?
+            .block_on(consume::run(cli, args)),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -94,6 +105,16 @@ fn said<'a>(flag: &str, value: &'a Option<String>) -> Option<&'a str> {
 
 /// A store that is there, as far as the keys that were given open it.
 async fn open(cli: &Cli, url: &str) -> Result<AnyStore, Failed> {
+    dressed(cli, store::open_existing(url).await?).await
+}
+
+/// The store that was named, or the usual one.
+fn store_url(cli: &Cli) -> &str {
+    cli.store.as_deref().unwrap_or(STORE_DEFAULT)
+}
+
+/// A store with what was given for it: keys, and a cache in front.
+async fn dressed(cli: &Cli, store: AnyStore) -> Result<AnyStore, Failed> {
     let mut protection = Protection::none();
     if let Some(source) = &cli.keys {
         let loaded = source.load().map_err(Failed::usage)?;
@@ -102,7 +123,7 @@ async fn open(cli: &Cli, url: &str) -> Result<AnyStore, Failed> {
         }
         protection = protection.seal(loaded.keys);
     }
-    let store = behind_cache(store::open_existing(url).await?, cli.cache.as_deref()).await?;
+    let store = behind_cache(store, cli.cache.as_deref()).await?;
     Ok(keys::protected(store, protection))
 }
 
@@ -126,7 +147,7 @@ async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, 
 }
 
 async fn operate(cli: &Cli) -> Result<(), Failed> {
-    let (url, json) = (cli.store.as_deref().unwrap_or(STORE_DEFAULT), cli.json);
+    let (url, json) = (store_url(cli), cli.json);
     if let Command::Outbox(args) = &cli.command {
         return outbox::run(args, json).await;
     }
@@ -157,5 +178,7 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::Relay(_)
         | Command::Outbox(_)
         | Command::Inbox(_) => Ok(()),
+        #[cfg(feature = "consume")]
+        Command::Consume(_) => Ok(()),
     }
 }

@@ -9,7 +9,10 @@ use semel::inbox::dead::Listing;
 use testkit::services::{Service, require};
 
 use crate::SOON;
-use crate::scene::{Scene, stop};
+use crate::kafka::Kafka;
+use crate::scene::{self, stop};
+
+type Scene = scene::Scene<Kafka>;
 
 /// Each message has an effect or a letter, and nothing has two of them.
 async fn accounted(scene: &Scene) -> bool {

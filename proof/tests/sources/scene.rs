@@ -98,7 +98,7 @@ impl<B: Broker> Scene<B> {
 
     /// The inbox that the workers have.
     pub async fn tables(&self) -> InboxTables {
-        InboxTables::open(&format!("{}?schema={}", self.url, self.topic)).await.unwrap()
+        InboxTables::open(&format!("{}?schema={}", self.url, self.name)).await.unwrap()
     }
 
     /// The ids of all letters.

@@ -11,8 +11,8 @@ use super::args::{self, Mode, Prune, Relay};
 use super::from::{Finding, From, Gravity};
 use super::to::To;
 use crate::failure::Failed;
+use crate::promise::{Check, conclude, lines};
 use crate::stdout;
-use crate::table::printable;
 use crate::url::without_password;
 
 /// What `--check --json` prints. Names here are an interface: add, never rename.
@@ -28,38 +28,6 @@ struct Report {
     checks: Vec<Check>,
     /// What was asked for and is worth knowing.
     notes: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Check {
-    what: &'static str,
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
-    #[serde(skip)]
-    verdict: Verdict,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Fine,
-    /// Nobody could be asked.
-    Unknown,
-    Broken,
-}
-
-impl Check {
-    fn fine(what: &'static str) -> Self {
-        Self { what, ok: true, why: None, verdict: Verdict::Fine }
-    }
-
-    fn broken(what: &'static str, why: String) -> Self {
-        Self { what, ok: false, why: Some(why), verdict: Verdict::Broken }
-    }
-
-    fn unknown(what: &'static str, why: String) -> Self {
-        Self { what, ok: false, why: Some(why), verdict: Verdict::Unknown }
-    }
 }
 
 pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Failed> {
@@ -93,18 +61,7 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
         true => stdout::json(&report)?,
         false => stdout::text(&text(&report))?,
     }
-    let worst = |verdict| report.checks.iter().find(|check| check.verdict == verdict);
-    let why = |check: &Check| format!("{}: {}", check.what, check.why.as_deref().unwrap_or_default());
-    match (worst(Verdict::Broken), worst(Verdict::Unknown)) {
-        (Some(check), _) => {
-            Err(Failed::usage(format!("this configuration cannot keep what it promises: {}", why(check))))
-        }
-        (None, Some(check)) => Err(Failed::not_done(format!(
-            "it could not be found out whether the promise is kept: {}",
-            why(check)
-        ))),
-        (None, None) => Ok(()),
-    }
+    conclude(&report.checks)
 }
 
 /// What the database says.
@@ -128,9 +85,7 @@ async fn source(args: &Relay, notes: &mut Vec<String>) -> Vec<Check> {
 fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
     let Finding { gravity, about, says } = finding;
     match gravity {
-        Gravity::Fine => {
-            Some(Check { why: Some(says).filter(|says| !says.is_empty()), ..Check::fine(about) })
-        }
+        Gravity::Fine => Some(Check::found(about, says)),
         Gravity::Error => Some(Check::broken(about, says)),
         Gravity::Warning => {
             notes.push(format!("{about}: {says}"));
@@ -165,18 +120,7 @@ fn text(report: &Report) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "from    {} ({})", report.from, report.mode);
     let _ = writeln!(text, "to      {}", report.to);
-    for check in &report.checks {
-        let mark = match check.verdict {
-            Verdict::Fine => "ok",
-            Verdict::Unknown => "?",
-            Verdict::Broken => "BROKEN",
-        };
-        let why = check.why.as_ref().map_or_else(String::new, |why| format!(": {}", printable(why)));
-        let _ = writeln!(text, "{mark:<7} {}{why}", check.what);
-    }
-    for note in &report.notes {
-        let _ = writeln!(text, "note    {note}");
-    }
+    lines(&mut text, &report.checks, &report.notes);
     let _ = write!(text, "\n{}\n", report.guarantee);
     text
 }

@@ -20,7 +20,6 @@ use std::time::Duration;
 use semel::relay::{Ended, Poison, RelayError, RelayMetrics, RelayOptions, Source, Stop};
 use semel::sink::Sink;
 use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 pub(crate) use self::args::Relay;
@@ -29,8 +28,9 @@ use self::from::{From, Gravity};
 use self::to::To;
 use crate::admin::{bind, keep_inside};
 use crate::failure::Failed;
+use crate::stop::on_signal;
 use crate::url::without_password;
-use crate::{gateway, log, stdout};
+use crate::{log, stdout};
 
 /// Publishes until it is told to stop.
 pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
@@ -116,31 +116,17 @@ impl Running<'_> {
         }
     }
 
-    /// A first signal ends it in order, a second one at once.
     async fn until_stopped(
         &self,
         stop: Stop,
         run: impl Future<Output = Result<Ended, RelayError>>,
     ) -> Result<Ended, Failed> {
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut run = std::pin::pin!(run);
-        tokio::select! {
-            ended = &mut run => return ended.map_err(failed),
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = gateway::stdin_ended(self.args.until_stdin_ends) => {}
-        }
-        tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
-        let _ = self.stopping.send(true);
-        stop.stop();
-        let at_once =
-            || Failed::not_done("stopped at once: told to stop a second time; nothing is lost by that");
-        tokio::select! {
-            ended = &mut run => ended.map_err(failed),
-            _ = terminate.recv() => Err(at_once()),
-            _ = interrupt.recv() => Err(at_once()),
-        }
+        let ended = on_signal(run, self.args.until_stdin_ends, || {
+            tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
+            let _ = self.stopping.send(true);
+            stop.stop();
+        });
+        ended.await?.map_err(failed)
     }
 }
 

@@ -1,6 +1,10 @@
 //! The real binary on real files: what it prints, where, and how it exits.
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "consume")]
+mod consume;
+#[cfg(all(feature = "consume", feature = "kafka"))]
+mod consume_world;
 mod decide;
 mod demo;
 mod errors;

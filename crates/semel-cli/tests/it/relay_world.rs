@@ -88,9 +88,14 @@ impl Relay {
         let base = ["relay", "--from", from, "--to", to, "--admin", "127.0.0.1:0", "--lease", "2s"];
         let mut command = command(&[&base[..], args].concat());
         command.env("SEMEL_TEST_HOOK", SECRET);
+        Self::spawn(command, "relaying from ")
+    }
+
+    /// Anything of ours that runs and has an admin listener.
+    pub(crate) fn spawn(command: std::process::Command, says: &str) -> Self {
         let mut child = Child::spawn(command, None).unwrap();
         let line = child.next_line(SOON).unwrap_or_else(|error| panic!("{error}"));
-        assert!(line.starts_with("relaying from "), "{line}");
+        assert!(line.starts_with(says), "{line}");
         let line = child.next_line(SOON).unwrap();
         Self { admin: line.strip_prefix("admin on ").unwrap().parse().unwrap(), child }
     }
@@ -144,7 +149,7 @@ impl Relay {
     }
 
     /// Ends it by SIGKILL.
-    #[cfg(all(feature = "kafka", feature = "postgres"))]
+    #[cfg(feature = "kafka")]
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
     }

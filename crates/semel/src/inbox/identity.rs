@@ -3,6 +3,8 @@
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::intent::key::{Key, hex};
+
 /// Longest name of a consumer or a source, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
 /// Longest id of a message, in bytes.
@@ -88,6 +90,29 @@ impl Identity {
             Id::Uuid(id) => id.to_string(),
             Id::Text(id) => id.clone(),
         }
+    }
+
+    /// The key under which a consumer passes this message on: the same for every attempt, and another for another
+    /// consumer, who may send to the same place.
+    ///
+    /// For an id that is a UUID it is that UUID, a colon and sixteen hexadecimal digits of a digest over consumer, source and
+    /// id; for any other it is thirty-two digits of a digest over consumer, source, [lineage](Identity::lineage) and id.
+    ///
+    /// ```
+    /// use semel::inbox::Identity;
+    ///
+    /// let paid = Identity::new("payments", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c")?;
+    /// assert!(paid.key("mail").as_str().starts_with("018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c:"));
+    /// assert_ne!(paid.key("mail"), paid.key("audit"));
+    /// # Ok::<(), semel::inbox::IdentityError>(())
+    /// ```
+    pub fn key(&self, consumer: &str) -> Key {
+        let mark = self.mark(consumer);
+        Key::made(match &self.id {
+            // The front of a mark may be the time that is in the id as well.
+            Id::Uuid(id) => format!("{id}:{}", hex(&mark[MARK_BYTES / 2..])),
+            Id::Text(_) => hex(&mark),
+        })
     }
 
     /// All of it, for [`from_bytes`](Self::from_bytes).
@@ -206,6 +231,19 @@ mod tests {
         let other = mark("mail", "p", None, "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2d");
         assert_eq!(one[..6], other[..6]);
         assert_ne!(one, other);
+    }
+
+    #[test]
+    fn a_key_is_the_same_for_every_attempt_and_another_for_another_consumer() {
+        let paid = Identity::new("payments", V7).unwrap();
+        // What services have stored under it must be found again after an upgrade.
+        assert_eq!(paid.key("mail").as_str(), format!("{V7}:5d8863a2ec6dd39d"));
+        let counted = |lineage| Identity::new("p", "42").unwrap().lineage(lineage).key("mail");
+        assert_eq!(counted("one"), counted("one"));
+        assert_ne!(counted("one"), counted("two"));
+        assert_ne!(paid.key("mail"), Identity::new("orders", V7).unwrap().key("mail"));
+        let long = Identity::new("p", &"é".repeat(ID_BYTES_MAX / 2)).unwrap();
+        assert_eq!(long.key("mail").as_str().len(), 32);
     }
 
     #[test]

@@ -17,9 +17,12 @@ use std::time::Duration;
 
 pub mod consumer;
 pub mod dead;
+#[cfg(feature = "forward")]
+pub mod forward;
 mod handle;
 mod identity;
 mod mark;
+pub mod modes;
 #[cfg(feature = "kafka")]
 pub mod pipeline;
 mod prune;

@@ -76,7 +76,7 @@ impl Key {
     }
 
     /// A key we spelled ourselves.
-    pub(super) fn made(text: String) -> Self {
+    pub(crate) fn made(text: String) -> Self {
         debug_assert!(Self::new(text.clone()).is_ok());
         Self(text.into())
     }

@@ -71,7 +71,8 @@ pub const RELAY_SUCCESS: &str = "semel_relay_last_success_timestamp_seconds";
 pub const RELAY_ERRORS: &str = "semel_relay_errors";
 
 /// Messages of a consumer by what became of them: `outcome` is `done`, `already` (handled before), `retried` (counted at each
-/// failure that is tried again), `dead` or `lost` (given to another consumer).
+/// failure that is tried again), `failed`
+/// (each failure, whatever came of it), `dead` or `lost` (given to another consumer).
 pub const CONSUMER_MESSAGES: &str = "semel_consumer_messages";
 /// Messages in one call to a consumer's handler.
 pub const CONSUMER_BATCH: &str = "semel_consumer_batch_messages";

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// What is known of a source and a sink.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     /// When the source last did what it was asked.
     source_at: Option<Instant>,
     source_error: Option<String>,
@@ -18,33 +18,33 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub(super) fn source_answered(&mut self, now: Instant) {
+    pub(crate) fn source_answered(&mut self, now: Instant) {
         self.source_at = Some(now);
         self.source_error = None;
     }
 
-    pub(super) fn source_failed(&mut self, error: &str) {
+    pub(crate) fn source_failed(&mut self, error: &str) {
         self.source_error = Some(error.to_owned());
     }
 
-    pub(super) fn batch_begins(&mut self) {
+    pub(crate) fn batch_begins(&mut self) {
         self.batch_under_way = true;
     }
 
-    pub(super) fn batch_ends(&mut self) {
+    pub(crate) fn batch_ends(&mut self) {
         self.batch_under_way = false;
     }
 
-    pub(super) fn call_begins(&mut self, now: Instant) {
+    pub(crate) fn call_begins(&mut self, now: Instant) {
         self.call_since = Some(now);
     }
 
-    pub(super) fn call_left(&mut self) {
+    pub(crate) fn call_left(&mut self) {
         self.call_since = None;
     }
 
     /// The sink has answered: took something or refused it in so many words, which also shows that it is there.
-    pub(super) fn call_ends(&mut self, now: Instant, answered: bool, error: Option<&str>) {
+    pub(crate) fn call_ends(&mut self, now: Instant, answered: bool, error: Option<&str>) {
         let began = self.call_since.take().unwrap_or(now);
         match error {
             Some(error) if !answered => {
@@ -61,7 +61,7 @@ impl Health {
     }
 
     /// Why the relay cannot be said to work, if neither end may be away for longer than this.
-    pub(super) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
+    pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let ago = |since: Instant| now.saturating_duration_since(since);
         let because =
             |error: &Option<String>| error.as_ref().map_or_else(String::new, |error| format!(": {error}"));

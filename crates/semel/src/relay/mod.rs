@@ -19,7 +19,7 @@
 #[cfg(feature = "postgres")]
 pub mod cdc;
 mod exactly_once;
-mod health;
+pub(crate) mod health;
 mod listing;
 mod metrics;
 mod options;

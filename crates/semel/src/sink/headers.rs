@@ -12,8 +12,12 @@ pub const INTENT: &str = "semel-intent";
 pub const AGGREGATE_TYPE: &str = "semel-aggregate-type";
 /// Which one of that type.
 pub const AGGREGATE_ID: &str = "semel-aggregate-id";
-/// What the order is kept by, in brokers that have no keys of their own.
+/// Where a message came from, when it is passed on: the topic, queue or stream.
+pub const SOURCE: &str = "semel-source";
+/// What the order is kept by, where there is no other place for it.
 pub const KEY: &str = "semel-key";
+/// Which attempt to pass a message on this is, from 1.
+pub const ATTEMPT: &str = "semel-attempt";
 /// The trace context of the transaction that appended it, as W3C has it.
 pub const TRACE_PARENT: &str = "traceparent";
 /// How the payload is to be read.

@@ -15,6 +15,7 @@ mod guard_world;
 mod heard;
 #[cfg(feature = "sqlite")]
 mod ledger;
+mod modes;
 mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;

@@ -1,9 +1,10 @@
 //! `kafka://HOST:PORT,HOST:PORT?…`
 
-use semel::sink::kafka::{Compression, KafkaOptions, KafkaSink, MissingTopic};
+use semel::sink::kafka::{Compression, KafkaSink, MissingTopic};
 
 use super::{AnySink, To, number, time, wrong};
 use crate::failure::Failed;
+use crate::kafka as properties;
 use crate::relay::args::SinkFlags;
 use crate::size::parse_bytes;
 use crate::url::Address;
@@ -11,15 +12,6 @@ use crate::url::Address;
 const KNOWN: &str = "compression, cloudevents, missing_topic, linger, in_flight, batch_bytes, message_bytes, \
                      queue_bytes, timeout, position_topic, transaction_timeout, and librdkafka's own, whose names have a \
                      dot";
-
-/// What is a secret is not for a command line.
-const SECRET: [&str; 5] = [
-    "sasl.password",
-    "ssl.key.password",
-    "ssl.key.pem",
-    "ssl.keystore.password",
-    "sasl.oauthbearer.client.secret",
-];
 
 pub(super) fn open(mut url: Address, flags: &SinkFlags, exactly_once: Option<&str>) -> Result<To, Failed> {
     let brokers = url.rest().trim_end_matches('/').to_owned();
@@ -63,37 +55,16 @@ pub(super) fn open(mut url: Address, flags: &SinkFlags, exactly_once: Option<&st
     if let Some(timeout) = url.read_option("transaction_timeout", time)? {
         options = options.transaction_timeout(timeout);
     }
-    for (property, value) in url.take_where(|name| name.contains('.')) {
-        if SECRET.contains(&property.as_str()) {
-            return Err(Failed::usage(format!(
-                "{property} in a URL could be read by others; put it into a file and say --kafka-config file:PATH"
-            )));
-        }
+    let mut properties = properties::in_url(&mut url)?;
+    url.finish(KNOWN)?;
+    properties.extend(properties::in_file(flags.kafka_config.as_ref())?);
+    for (property, value) in properties {
         options = options.set(&property, &value).map_err(wrong)?;
     }
-    url.finish(KNOWN)?;
-    options = configured(options, flags)?;
     Ok(match exactly_once {
         None => To::AtLeastOnce(Box::new(AnySink::Kafka(options.open().map_err(wrong)?))),
         Some(id) => To::ExactlyOnce(Box::new(options.exactly_once(id).map_err(wrong)?)),
     })
-}
-
-/// The properties in a file or in the environment. None of its values is ever repeated.
-fn configured(mut options: KafkaOptions, flags: &SinkFlags) -> Result<KafkaOptions, Failed> {
-    let Some(source) = &flags.kafka_config else { return Ok(options) };
-    let (text, warning) = source.text("properties").map_err(Failed::usage)?;
-    if let Some(warning) = warning {
-        eprintln!("semel: {warning}");
-    }
-    let lines = text.lines().map(str::trim).enumerate();
-    for (at, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
-        let Some((property, value)) = line.split_once('=') else {
-            return Err(Failed::usage(format!("line {} of {source} is not NAME=VALUE", at + 1)));
-        };
-        options = options.set(property.trim(), value.trim()).map_err(wrong)?;
-    }
-    Ok(options)
 }
 
 fn compression(text: &str) -> Result<Compression, String> {

@@ -63,8 +63,8 @@ pub(super) async fn handle<H: Handler>(
         }
         for held in part {
             if failed_lines.insert(held.line()) {
-                let (error, kind) = (error.to_string(), error.kind());
-                told.push((held.receipt, Tried::Failed { error, kind }));
+                let (error, kind, after) = (error.to_string(), error.kind(), error.pause());
+                told.push((held.receipt, Tried::Failed { error, kind, after }));
             }
         }
     }

@@ -36,7 +36,12 @@ impl Held {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tried {
     Done,
-    Failed { error: String, kind: FailedKind },
+    /// Not to be tried again before `after`, where that was said.
+    Failed {
+        error: String,
+        kind: FailedKind,
+        after: Option<Duration>,
+    },
 }
 
 /// What is to be done about a failure.
@@ -185,7 +190,7 @@ impl Desk {
         now: Instant,
         options: &ConsumerOptions,
     ) -> Option<Verdict> {
-        let Tried::Failed { error, kind } = tried else {
+        let Tried::Failed { error, kind, after } = tried else {
             self.remove(receipt);
             return None;
         };
@@ -194,7 +199,7 @@ impl Desk {
         let counted = (counted || held.letter.is_some()) && kind != FailedKind::Later;
         held.tries += u32::from(counted);
         let often = counted && (held.letter.is_some() || held.tries >= options.tries_max);
-        self.rest(receipt, now, options);
+        self.rest(receipt, now, after, options);
         let bury = kind == FailedKind::Poison || often;
         Some(if bury { Verdict::Bury { error } } else { Verdict::Again })
     }
@@ -204,12 +209,13 @@ impl Desk {
         self.remove(receipt);
     }
 
-    fn rest(&mut self, receipt: Receipt, now: Instant, options: &ConsumerOptions) {
+    fn rest(&mut self, receipt: Receipt, now: Instant, after: Option<Duration>, options: &ConsumerOptions) {
         let (first, longest) = options.pause;
         let line = self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(|held| held.line);
         let Some(line) = line.and_then(|line| self.lines.get_mut(&line)) else { return };
         let pause = line.rest.map_or(first, |rest| (rest.pause * 2).min(longest));
-        line.rest = Some(Rest { until: now + pause.mul_f64(0.8 + 0.2 * fastrand::f64()), pause });
+        let jittered = pause.mul_f64(0.8 + 0.2 * fastrand::f64());
+        line.rest = Some(Rest { until: now + jittered.max(after.unwrap_or_default()), pause });
     }
 }
 

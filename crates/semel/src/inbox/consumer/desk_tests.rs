@@ -25,7 +25,7 @@ fn numbers(batches: &[Vec<Held>]) -> Vec<Vec<u64>> {
 }
 
 fn failed(kind: FailedKind) -> Tried {
-    Tried::Failed { error: "no".into(), kind }
+    Tried::Failed { error: "no".into(), kind, after: None }
 }
 
 #[test]
@@ -103,6 +103,17 @@ fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
     assert_eq!(desk.receipts(), [Receipt(0), Receipt(2)]);
     assert_eq!(desk.drop_lost(&[Receipt(0), Receipt(2)]), []);
     assert!(desk.by_key.is_empty() && desk.lines.is_empty() && desk.by_receipt.is_empty());
+}
+
+#[test]
+fn a_line_does_not_go_on_before_it_was_asked_to() {
+    let mut desk = desk(&[Some("a"), None]);
+    let options = ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(2));
+    let (now, minute) = (Instant::now(), Duration::from_secs(60));
+    let tried = Tried::Failed { error: "busy".into(), kind: FailedKind::Later, after: Some(minute) };
+    desk.tried(Receipt(0), tried, true, now, &options);
+    assert_eq!(numbers(&desk.ready(now + minute - Duration::from_millis(1), &options)), [[1]]);
+    assert_eq!(numbers(&desk.ready(now + minute, &options)).concat().len(), 2);
 }
 
 #[test]

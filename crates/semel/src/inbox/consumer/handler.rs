@@ -44,7 +44,17 @@ pub trait Handler: Send + Sync + 'static {
     /// Handles all of these, in their order. `Ok` says that what they cause is durable. After an error nothing of it is;
     /// whoever fails as one of many is called again with fewer, until it is known which message it is.
     fn handle(&self, messages: &[Message]) -> impl Future<Output = Result<(), Failed>> + Send;
+
+    /// Most messages it wants in one call, where that is less than
+    /// [`ConsumerOptions::batch_max`](super::ConsumerOptions::batch_max). One for whoever does not handle a batch as a
+    /// whole.
+    fn batch_max(&self) -> usize {
+        usize::MAX
+    }
 }
+
+/// Longest that [`Failed::after`] may ask for.
+pub const AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// Why messages were not handled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,6 +62,8 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Failed {
     message: String,
     kind: FailedKind,
+    after: Option<Duration>,
+    not_applied: bool,
 }
 
 /// Whose fault a failure is.
@@ -67,24 +79,53 @@ pub enum FailedKind {
 }
 
 impl Failed {
+    fn of(error: impl fmt::Display, kind: FailedKind) -> Self {
+        Self { message: error.to_string(), kind, after: None, not_applied: false }
+    }
+
     /// Perhaps because of the message.
     pub fn new(error: impl fmt::Display) -> Self {
-        Self { message: error.to_string(), kind: FailedKind::Message }
+        Self::of(error, FailedKind::Message)
     }
 
     /// Because of the message, for good.
     pub fn poison(error: impl fmt::Display) -> Self {
-        Self { message: error.to_string(), kind: FailedKind::Poison }
+        Self::of(error, FailedKind::Poison)
     }
 
     /// Not because of the message: the database is not there, a lock was not had.
     pub fn later(error: impl fmt::Display) -> Self {
-        Self { message: error.to_string(), kind: FailedKind::Later }
+        Self::of(error, FailedKind::Later)
+    }
+
+    /// It is not tried again before this long: whoever could not do it now has said so. At most [`AFTER_MAX`].
+    #[must_use]
+    pub fn after(mut self, pause: Duration) -> Self {
+        self.after = Some(pause.min(AFTER_MAX));
+        self
+    }
+
+    /// Says that nothing happened, for sure. It matters where an effect is opaque
+    /// ([`StateMachine`](crate::inbox::modes::StateMachine)): a failure that does not say so leaves it in doubt.
+    #[must_use]
+    pub fn not_applied(mut self) -> Self {
+        self.not_applied = true;
+        self
     }
 
     /// Whose fault it is.
     pub fn kind(&self) -> FailedKind {
         self.kind
+    }
+
+    /// The shortest pause before it is tried again, where it was said.
+    pub fn pause(&self) -> Option<Duration> {
+        self.after
+    }
+
+    /// Whether nothing happened, for sure.
+    pub fn is_not_applied(&self) -> bool {
+        self.not_applied
     }
 }
 

@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 use super::desk::Held;
 use super::handler::Failed;
 use crate::observe::names;
+use crate::relay::health::Health;
 
 #[derive(Clone, Hash, PartialEq, Eq, Debug, EncodeLabelSet)]
 struct ByOutcome {
@@ -29,13 +30,14 @@ struct ByOutcome {
 /// assert!(metrics.render().ends_with("# EOF\n"));
 /// ```
 #[derive(Clone)]
-pub struct ConsumerMetrics(Arc<Families>);
+pub struct ConsumerMetrics(pub(super) Arc<Families>);
 
-struct Families {
+pub(super) struct Families {
     registry: Registry,
     done: Counter,
     already: Counter,
     retried: Counter,
+    pub(super) failed: Counter,
     dead: Counter,
     lost: Counter,
     letters_handled: Counter,
@@ -46,6 +48,7 @@ struct Families {
     handle: Histogram,
     attempts: Histogram,
     seen: Seen,
+    pub(super) health: Mutex<Health>,
 }
 
 type Seen = Arc<Mutex<State>>;
@@ -88,6 +91,7 @@ impl ConsumerMetrics {
             done: message("done"),
             already: message("already"),
             retried: message("retried"),
+            failed: message("failed"),
             dead: message("dead"),
             lost: message("lost"),
             letters_handled: letter("handled"),
@@ -99,6 +103,7 @@ impl ConsumerMetrics {
             handle,
             attempts,
             seen,
+            health: Mutex::default(),
         }))
     }
 

@@ -13,10 +13,11 @@ mod message;
 mod metrics;
 mod options;
 pub(super) mod run;
+mod trouble;
 mod upkeep;
 mod window;
 
-pub use handler::{Buried, DeadLetters, Due, Failed, FailedKind, Handler};
+pub use handler::{AFTER_MAX, Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
 pub use options::ConsumerOptions;

@@ -99,6 +99,8 @@ impl<S: Source, H: Handler> Consumer<S, H> {
     /// A consumer that has not begun. The name is the one of its [`Inbox`](crate::inbox::Inbox).
     pub fn new(name: &str, source: S, handler: H, options: ConsumerOptions) -> Self {
         let (stop, _) = watch::channel(false);
+        let batch_max = options.batch_max.min(handler.batch_max());
+        let options = options.batch_max(batch_max);
         Self {
             name: name.to_owned(),
             source,
@@ -201,8 +203,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             self.observe(|metrics| {
                 let (held, oldest) = self.desk.held();
                 metrics.holds(held + self.nameless.len(), oldest);
-                if turned.is_ok() {
-                    metrics.turned();
+                match &turned {
+                    Ok(()) => {
+                        metrics.turned();
+                        metrics.source_answered();
+                    }
+                    Err(error) => metrics.source_is_away(error),
                 }
             });
             match turned {
@@ -391,7 +397,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
             }
         };
+        self.observe(ConsumerMetrics::round_begins);
         let told = keeping(&mut self.source, &mut self.keep_at, &held, work).await?;
+        self.observe(|metrics| metrics.round_ends(told.iter().map(|(_, tried)| tried)));
         crash::point(crash::BEFORE_ACK);
         self.fold(told, &tried).await;
         Ok(())

@@ -28,33 +28,21 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::TokioExecutor;
+use http_body_util::Full;
 use rustls::RootCertStore;
-use tokio::time::{Instant, timeout_at};
-use tokio_rustls::TlsConnector;
-use tower_service::Service;
+use tokio::time::Instant;
 
-use self::dial::Dial;
 use self::signature::sign;
 use super::answers::Answers;
 use super::headers::{self, Style};
 use super::lanes::Lanes;
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
+use crate::post::{self, Poster, Says, Sent, is_ours};
 use crate::signature::Secret;
 use crate::trust;
 
-mod address;
-mod dial;
 mod signature;
-mod wire;
-
-/// What is read of an answer, so that its connection can be used again.
-const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Idle connections kept to one host.
-const IDLE_MAX: usize = 16;
 
 /// Where and how to publish. See [`WebhookSink::options`].
 #[derive(Clone, Debug)]
@@ -79,14 +67,9 @@ struct Endpoint {
 impl Endpoint {
     fn new(url: &str, secret: &str) -> Result<Self, SinkError> {
         let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
-        let uri: Uri = url.parse().map_err(|_| bad("not a URL"))?;
-        match (uri.scheme_str(), uri.host()) {
-            (Some("http" | "https"), Some(_)) => {
-                let secret = Secret::standard(secret).map_err(SinkError::not_published)?;
-                Ok(Self { uri, secret })
-            }
-            _ => Err(bad("it begins with https:// or http://, and a host")),
-        }
+        let uri = post::endpoint(url).map_err(bad)?;
+        let secret = Secret::standard(secret).map_err(SinkError::not_published)?;
+        Ok(Self { uri, secret })
     }
 }
 
@@ -151,26 +134,10 @@ impl WebhookOptions {
 
     /// A sink.
     pub fn open(self) -> WebhookSink {
-        let tls = self.tls();
-        let broken_by = tls.as_ref().err().cloned().into_iter().collect();
-        let dial = Dial { allow_private: self.allow_private, timeout: self.attempt, tls };
-        let client =
-            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
-        WebhookSink { options: self, client, dial, broken_by }
-    }
-
-    /// The system's certificates are read only where they are needed.
-    fn tls(&self) -> Result<TlsConnector, String> {
-        let mut endpoints = self.endpoints.values().chain(&self.any);
-        let roots = match &self.trust {
-            Some(roots) => roots.clone(),
-            None if endpoints.any(|endpoint| endpoint.uri.scheme_str() == Some("https")) => {
-                trust::of_the_system()
-                    .map_err(|why| format!("{why}; name one that vouches for the endpoints"))?
-            }
-            None => RootCertStore::empty(),
-        };
-        wire::encryption(roots)
+        let endpoints = self.endpoints.values().chain(&self.any).map(|endpoint| &endpoint.uri);
+        let poster = Poster::new(endpoints, self.allow_private, self.attempt, self.trust.as_ref());
+        let broken_by = poster.broken_by().into_iter().collect();
+        WebhookSink { options: self, poster, broken_by }
     }
 }
 
@@ -185,8 +152,7 @@ impl WebhookOptions {
 /// ```
 pub struct WebhookSink {
     options: WebhookOptions,
-    client: Client<Dial, Full<Bytes>>,
-    dial: Dial,
+    poster: Poster,
     broken_by: Vec<String>,
 }
 
@@ -215,19 +181,17 @@ impl WebhookSink {
             Ok(request) => request,
             Err(error) => return Published::Refused(error),
         };
-        let until = until.min(Instant::now() + self.options.attempt);
-        match timeout_at(until, self.client.request(request)).await {
-            Err(_) => Published::Failed(SinkError::maybe_published(format!(
-                "{} did not answer in time",
-                endpoint.uri
-            ))),
-            Ok(Err(error)) => unanswered(&error, &endpoint.uri),
-            Ok(Ok(response)) => {
-                let status = response.status();
-                // To its end, for the connection's sake; what it says does not matter.
-                let _ =
-                    timeout_at(until, Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect()).await;
-                judge(status, &endpoint.uri)
+        let uri = &endpoint.uri;
+        match self.poster.send(request, Some(until)).await {
+            Sent::Answered(answer) => judge(answer.status, uri),
+            Sent::TimedOut => {
+                Published::Failed(SinkError::maybe_published(format!("{uri} did not answer in time")))
+            }
+            Sent::NotReached(why) => {
+                Published::Failed(SinkError::not_published(format!("{uri} could not be reached: {why}")))
+            }
+            Sent::Lost(why) => {
+                Published::Failed(SinkError::maybe_published(format!("{uri} could not be reached: {why}")))
             }
         }
     }
@@ -246,7 +210,7 @@ impl Sink for WebhookSink {
 
     /// Connects to each endpoint and says nothing there.
     async fn probe(&mut self) -> Result<(), SinkError> {
-        self.broken_by = self.dial.tls.as_ref().err().cloned().into_iter().collect();
+        self.broken_by = self.poster.broken_by().into_iter().collect();
         if self.options.endpoints.is_empty() && self.options.any.is_none() {
             self.broken_by
                 .push("no endpoint is configured: every event would be refused; name one".to_owned());
@@ -259,8 +223,8 @@ impl Sink for WebhookSink {
             .map(|endpoint| endpoint.uri.clone())
             .collect();
         for uri in endpoints {
-            match self.dial.call(uri.clone()).await {
-                Ok(_) => {}
+            match self.poster.reach(&uri).await {
+                Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.broken_by.push(format!("nothing is sent to {uri}: {error}"));
                 }
@@ -323,51 +287,15 @@ fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<
     Ok(request)
 }
 
-/// Headers that say how the message is carried, to whom, and by whom.
-fn is_ours(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name.starts_with("webhook-")
-        || name.starts_with("proxy-")
-        || matches!(
-            name,
-            "authorization"
-                | "connection"
-                | "content-length"
-                | "cookie"
-                | "expect"
-                | "host"
-                | "idempotency-key"
-                | "keep-alive"
-                | "te"
-                | "trailer"
-                | "transfer-encoding"
-                | "upgrade"
-                | "user-agent"
-        )
-}
-
 fn judge(status: StatusCode, uri: &Uri) -> Published {
     let told = format!("{uri} answered {status}");
-    match status.as_u16() {
-        200..=299 => Published::Confirmed,
-        400 | 410 | 413 | 415 | 422 => Published::Refused(SinkError::not_published(told)),
-        300..=399 => Published::Failed(SinkError::not_published(format!(
+    match Says::of(status) {
+        Says::Taken => Published::Confirmed,
+        Says::Refused => Published::Refused(SinkError::not_published(told)),
+        Says::Redirected => Published::Failed(SinkError::not_published(format!(
             "{told}: redirects are not followed; name the place it points to"
         ))),
-        401 | 403 | 404 | 405 | 429 => Published::Failed(SinkError::not_published(told)),
-        _ => Published::Failed(SinkError::maybe_published(told)),
+        Says::NotTaken => Published::Failed(SinkError::not_published(told)),
+        Says::Unknown => Published::Failed(SinkError::maybe_published(told)),
     }
-}
-
-fn unanswered(error: &Error, uri: &Uri) -> Published {
-    let mut told = format!("{uri} could not be reached: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        told = format!("{told}: {error}");
-        cause = error.source();
-    }
-    Published::Failed(match error.is_connect() {
-        true => SinkError::not_published(told),
-        false => SinkError::maybe_published(told),
-    })
 }

@@ -1,0 +1,181 @@
+//! What `semel consume` can be told.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use semel::Effect as Protects;
+use semel::source::Identify;
+
+use crate::duration::parse_ms;
+use crate::keys::{KeySource, parse_source};
+use crate::log::parse_level;
+
+/// Bring messages to a service in any language, over HTTP, each under a key that stays the same
+///
+/// Reads from a broker and POSTs each message to --to, in the order of its key. What is answered with 2xx is recorded in
+/// --store, and only then is the broker told: it is not sent again, also after a restart, also when it was published
+/// twice. After a crash or a lost answer a message is sent again with the same Idempotency-Key, so a service that honours
+/// the key has each effect once. SIGTERM and SIGINT end what is under way and give the rest back.
+///
+/// Where messages come from, with options behind a `?`:
+///   kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC   group (needed), begin (earliest, latest, refuse), session, queue_bytes,
+///                                             timeout, and librdkafka's own: client.id=…, group.instance.id=…
+///
+/// What each request has: the payload as its body; Idempotency-Key; semel-id and semel-type (which event, what happened);
+/// semel-source and semel-key (topic, and the key that orders it); semel-attempt; traceparent, content-type and the
+/// message's other headers.
+///
+/// What answers mean: 2xx done. 400, 410, 413, 415, 422 refused, see --poison. 408, 425, 429, 503, a 409 problem that says
+/// "in progress", or no connection: tried again for as long as it takes, the key waits. Anything else, or no answer in
+/// time: tried again, and after --tries, while others get through, as refused. Retry-After is honoured, up to 5 minutes.
+///
+/// Start as many as you like with one name: the broker shares the work between them.
+#[derive(Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid --store sqlite:mail.db
+  semel consume --from 'kafka://k1:9092,k2:9092/payments,refunds?group=books' --to https://books.internal/in \\
+        --store postgres://semel@db/semel --admin 127.0.0.1:9092
+  semel consume --from 'kafka://kafka:9092/orders?group=erp' --to http://erp.internal/orders --effect opaque --check"
+)]
+pub(crate) struct Consume {
+    /// The broker: kafka://…/TOPIC?group=NAME
+    #[arg(long, value_name = "URL", env = "SEMEL_FROM", hide_env_values = true)]
+    pub(crate) from: String,
+    /// The endpoint: http://… or https://…
+    #[arg(long, value_name = "URL", env = "SEMEL_TO", hide_env_values = true)]
+    pub(crate) to: String,
+    /// The consumer's name, under which it remembers what was answered [default: the group]
+    #[arg(long, value_name = "NAME", env = "SEMEL_CONSUME_NAME", hide_env = true)]
+    pub(crate) name: Option<String>,
+    /// What protects the endpoint's effect
+    #[arg(long, value_enum, default_value_t = Effect::Keyed, env = "SEMEL_CONSUME_EFFECT", hide_env = true)]
+    pub(crate) effect: Effect,
+    /// Where a message's id is: event (semel-id, ce_id …), place, header:NAME or pointer:/PATH
+    #[arg(long, value_name = "WHERE", default_value = "event", value_parser = parse_identify,
+          env = "SEMEL_CONSUME_IDENTIFY", hide_env = true)]
+    pub(crate) identify: Identify,
+    /// Say what this configuration promises and whether it can be kept, and send nothing; exit code 2 if it cannot
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Where /healthz, /readyz and /metrics are; nowhere unless given
+    #[arg(long, value_name = "ADDRESS", env = "SEMEL_CONSUME_ADMIN", hide_env = true)]
+    pub(crate) admin: Option<SocketAddr>,
+    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
+    #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
+          value_name = "BOOL")]
+    pub(crate) admin_insecure: Option<bool>,
+    /// /readyz says no when broker or endpoint have failed for this long
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms,
+          env = "SEMEL_CONSUME_READY_WITHIN", hide_env = true)]
+    pub(crate) ready_within: u64,
+    #[command(flatten)]
+    pub(crate) bounds: Bounds,
+    /// Properties of librdkafka's, NAME=VALUE a line, such as sasl.password: file:PATH or env:NAME
+    #[arg(long, value_name = "SOURCE", value_parser = parse_source, env = "SEMEL_CONSUME_KAFKA_CONFIG",
+          hide_env = true)]
+    pub(crate) kafka_config: Option<KeySource>,
+    /// Believe the authorities in this PEM file instead of the system's, for https://
+    #[arg(long, value_name = "FILE", env = "SEMEL_CONSUME_TRUST", hide_env = true)]
+    pub(crate) trust: Option<PathBuf>,
+    /// What is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_level, env = "SEMEL_LOG",
+          hide_env = true)]
+    pub(crate) log: tracing::Level,
+    /// Stop when stdin ends: whoever started it is gone then, however that came about
+    #[arg(long, hide = true)]
+    pub(crate) until_stdin_ends: bool,
+}
+
+/// What protects the endpoint's effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Effect {
+    /// It honours the Idempotency-Key: what is in doubt is sent again
+    Keyed,
+    /// Nothing: what is in doubt is not sent again by itself, a person finds out (semel ls --state uncertain)
+    Opaque,
+}
+
+impl From<Effect> for Protects {
+    fn from(effect: Effect) -> Self {
+        match effect {
+            Effect::Keyed => Self::Keyed,
+            Effect::Opaque => Self::Opaque,
+        }
+    }
+}
+
+/// What becomes of a message that cannot be delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Poison {
+    /// Its key waits, and it is tried again now and then: order is kept
+    Stop,
+    /// It is put aside in the store, and its key goes on: semel inbox lists it, retries it or drops it
+    Park,
+}
+
+/// Bounds of a consumer.
+#[derive(Args)]
+#[command(next_help_heading = "Bounds")]
+pub(crate) struct Bounds {
+    /// Requests under way at once; never two of one key
+    #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_CONCURRENCY", hide_env = true,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) concurrency: u16,
+    /// How long the endpoint may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_ms, env = "SEMEL_CONSUME_TIMEOUT",
+          hide_env = true)]
+    pub(crate) timeout: u64,
+    /// How often a message may fail, while others get through, before it is given up
+    #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_TRIES", hide_env = true,
+          value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) tries: u32,
+    /// The longest pause between two tries
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms, env = "SEMEL_CONSUME_PAUSE_MAX",
+          hide_env = true)]
+    pub(crate) pause_max: u64,
+    /// What becomes of a message that was refused or given up [default: park in a SQL store, else stop]
+    #[arg(long, value_enum, env = "SEMEL_CONSUME_POISON", hide_env = true)]
+    pub(crate) poison: Option<Poison>,
+    /// How long after a crash others take over what was under way
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms, env = "SEMEL_CONSUME_LEASE",
+          hide_env = true)]
+    pub(crate) lease: u64,
+    /// How long it is remembered what was answered; longer than the broker keeps messages
+    #[arg(long, value_name = "DURATION", default_value = "14d", value_parser = parse_ms, env = "SEMEL_CONSUME_WINDOW",
+          hide_env = true)]
+    pub(crate) window: u64,
+    /// How long requests under way may take to end when it is stopped
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = parse_ms, env = "SEMEL_CONSUME_DRAIN",
+          hide_env = true)]
+    pub(crate) drain: u64,
+}
+
+fn parse_identify(text: &str) -> Result<Identify, String> {
+    match text.split_once(':') {
+        None if text == "event" => Ok(Identify::ByEvent),
+        None if text == "place" => Ok(Identify::ByPlace),
+        Some(("header", name)) if !name.is_empty() => Ok(Identify::ByHeader(name.to_owned())),
+        Some(("pointer", pointer)) if pointer.starts_with('/') => Ok(Identify::ByPointer(pointer.to_owned())),
+        _ => Err(format!("{text:?} is no place of an id; use event, place, header:NAME or pointer:/PATH")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_an_id_is() {
+        let read = |text| parse_identify(text).map(|identify| format!("{identify:?}"));
+        assert_eq!(read("event").unwrap(), "ByEvent");
+        assert_eq!(read("header:x-id").unwrap(), "ByHeader(\"x-id\")");
+        assert_eq!(read("pointer:/event/id").unwrap(), "ByPointer(\"/event/id\")");
+        for bad in ["", "offset", "header:", "pointer:id"] {
+            assert!(read(bad).unwrap_err().contains("use event"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The source of a consumer, whichever broker a URL names.
+
+#[cfg(feature = "kafka")]
+mod kafka;
+
+use std::time::Duration;
+
+use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
+
+use super::args::Consume;
+use crate::duration::parse_ms;
+use crate::failure::Failed;
+use crate::url::Address;
+
+const KNOWN: &str = "use kafka://HOST:PORT/TOPIC?group=NAME";
+
+/// A source, and the name that its group gives a consumer.
+pub(super) struct From {
+    pub(super) source: AnySource,
+    pub(super) group: String,
+}
+
+/// Where messages come from.
+pub(super) enum AnySource {
+    #[cfg(feature = "kafka")]
+    Kafka(semel::source::kafka::KafkaSource),
+    /// A build may have none.
+    #[allow(dead_code)]
+    None(std::convert::Infallible),
+}
+
+/// The source a URL names. Nobody is connected to yet.
+pub(super) fn open(args: &Consume) -> Result<From, Failed> {
+    let address =
+        Address::read(&args.from).map_err(|why| Failed::usage(format!("--from: {why}; {KNOWN}")))?;
+    let scheme = address.scheme.clone();
+    let (broker, feature) = match scheme.as_str() {
+        "kafka" => ("Kafka", "kafka"),
+        _ => return Err(Failed::usage(format!("no broker is known for {scheme:?}; {KNOWN}"))),
+    };
+    if args.kafka_config.is_some() && feature != "kafka" {
+        return Err(Failed::usage("--kafka-config is for kafka://; leave it out, or name such a broker"));
+    }
+    match feature {
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::open(address, args),
+        _ => Err(Failed::usage(format!(
+            "this build does not consume from {broker}; build with the feature `{feature}`"
+        ))),
+    }
+}
+
+/// A duration in a URL.
+#[allow(dead_code)]
+fn time(text: &str) -> Result<Duration, String> {
+    parse_ms(text).map(Duration::from_millis)
+}
+
+#[allow(dead_code)]
+fn wrong(error: SourceError) -> Failed {
+    Failed::usage(error.to_string())
+}
+
+macro_rules! each {
+    ($this:ident, $source:ident => $work:expr) => {
+        match $this {
+            #[cfg(feature = "kafka")]
+            Self::Kafka($source) => $work,
+            Self::None(never) => match *never {},
+        }
+    };
+}
+
+impl Source for AnySource {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        each!(self, source => source.receive(most, wait).await)
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        each!(self, source => source.settle(settled).await)
+    }
+
+    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
+        each!(self, source => source.keep(held).await)
+    }
+
+    fn keep_in(&self) -> Duration {
+        each!(self, source => source.keep_in())
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        each!(self, source => source.lost())
+    }
+
+    async fn retention(&mut self) -> Option<Duration> {
+        each!(self, source => source.retention().await)
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        each!(self, source => source.leave().await)
+    }
+}

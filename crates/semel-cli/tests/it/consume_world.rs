@@ -1,0 +1,213 @@
+//! A topic, an endpoint that honours keys or does not, and consumers between them that are killed.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use semel::outbox::Event;
+use semel::sink::kafka::KafkaSink;
+use semel::sink::{Published, Sink};
+use tempfile::TempDir;
+use testkit::services::{Lease, Service, require};
+
+use crate::receiver::{Request, SOON};
+use crate::relay_world::Relay;
+use crate::semel::command;
+use crate::world::block_on;
+
+/// What the endpoint does with a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Does {
+    /// Does its work, and answers so.
+    Work(u16),
+    /// Answers so, and does nothing.
+    Say(u16),
+    /// Breaks the connection, and has done nothing.
+    Cut,
+    /// Does its work, and breaks the connection.
+    WorkAndCut,
+    /// Does its work, and never answers.
+    WorkAndHang,
+}
+
+type Judge = Box<dyn FnMut(&Request) -> Does + Send>;
+
+#[derive(Default)]
+struct Seen {
+    /// Every request that came.
+    calls: Vec<Request>,
+    /// The work that was done for a key that was new: what an endpoint does that honours it.
+    effects: Vec<Request>,
+    keys: HashMap<String, ()>,
+}
+
+pub(crate) struct Endpoint {
+    address: SocketAddr,
+    judge: Arc<Mutex<Judge>>,
+    seen: Arc<Mutex<Seen>>,
+    down: Arc<AtomicBool>,
+}
+
+impl Endpoint {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let judge: Arc<Mutex<Judge>> = Arc::new(Mutex::new(Box::new(|_| Does::Work(204))));
+        let (seen, down) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let endpoint = Self { address, judge: judge.clone(), seen: seen.clone(), down: down.clone() };
+        std::thread::spawn(move || listen(Some(listener), address, &judge, &seen, &down));
+        endpoint
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/paid", self.address)
+    }
+
+    /// From now on it does so.
+    pub(crate) fn does(&self, judge: impl FnMut(&Request) -> Does + Send + 'static) {
+        *self.judge.lock().unwrap() = Box::new(judge);
+    }
+
+    /// Whether nobody listens there.
+    pub(crate) fn is_down(&self, down: bool) {
+        self.down.store(down, Ordering::SeqCst);
+    }
+
+    pub(crate) fn calls(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().calls.clone()
+    }
+
+    pub(crate) fn effects(&self) -> Vec<Request> {
+        self.seen.lock().unwrap().effects.clone()
+    }
+
+    /// Waits until it has had so many effects.
+    pub(crate) fn wait_for_effects(&self, effects: usize) {
+        let until = Instant::now() + 3 * SOON;
+        while self.seen.lock().unwrap().effects.len() < effects {
+            assert!(Instant::now() < until, "{} of {effects} effects", self.effects().len());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn listen(
+    mut listener: Option<TcpListener>,
+    address: SocketAddr,
+    judge: &Arc<Mutex<Judge>>,
+    seen: &Arc<Mutex<Seen>>,
+    down: &AtomicBool,
+) {
+    loop {
+        std::thread::sleep(Duration::from_millis(2));
+        if down.load(Ordering::SeqCst) {
+            listener = None;
+            continue;
+        }
+        if listener.is_none() {
+            listener = TcpListener::bind(address).ok();
+        }
+        let Some(listening) = &listener else { continue };
+        listening.set_nonblocking(true).unwrap();
+        while let Ok((stream, _)) = listening.accept() {
+            stream.set_nonblocking(false).unwrap();
+            let (judge, seen) = (Arc::clone(judge), Arc::clone(seen));
+            std::thread::spawn(move || serve(stream, &judge, &seen));
+        }
+    }
+}
+
+fn serve(stream: TcpStream, judge: &Mutex<Judge>, seen: &Mutex<Seen>) -> Option<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let mut headers = Vec::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok()?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let mut request = Request { headers, body: String::new() };
+        let mut body = vec![0; request.header("content-length").parse().unwrap_or(0)];
+        reader.read_exact(&mut body).ok()?;
+        request.body = String::from_utf8_lossy(&body).into_owned();
+        let does = (judge.lock().unwrap())(&request);
+        {
+            let mut seen = seen.lock().unwrap();
+            seen.calls.push(request.clone());
+            let works = matches!(does, Does::Work(_) | Does::WorkAndCut | Does::WorkAndHang);
+            let key = request.header("idempotency-key").to_owned();
+            if works && seen.keys.insert(key, ()).is_none() {
+                seen.effects.push(request);
+            }
+        }
+        match does {
+            Does::Work(status) | Does::Say(status) => {
+                write!(reader.get_mut(), "HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n").ok()?;
+            }
+            Does::Cut | Does::WorkAndCut => return None,
+            // Until whoever waits has gone.
+            Does::WorkAndHang => return reader.read_exact(&mut [0]).ok(),
+        }
+    }
+}
+
+/// A topic of one's own, and a store.
+pub(crate) struct Topic {
+    pub(crate) name: String,
+    kafka: Lease,
+    directory: TempDir,
+}
+
+impl Topic {
+    /// `None` when the run goes without Kafka.
+    pub(crate) fn new() -> Option<Self> {
+        let kafka = require(Service::Kafka)?;
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
+        let name = format!("consume_{}_{nanos}", std::process::id());
+        Some(Self { name, kafka, directory: tempfile::tempdir().unwrap() })
+    }
+
+    pub(crate) fn event(&self, key: &str, n: usize) -> Arc<Event> {
+        let event = Event::new(&self.name, "payment.completed", n.to_string()).unwrap();
+        Arc::new(event.key(key).unwrap().header("region", "eu").unwrap())
+    }
+
+    /// In this order; the same event twice is published twice.
+    pub(crate) fn publish(&self, events: &[Arc<Event>]) {
+        block_on(async {
+            let mut sink = KafkaSink::options(self.kafka.url()).open().unwrap();
+            for part in events.chunks(500) {
+                let published = sink.publish(part).await;
+                assert!(published.iter().all(|it| *it == Published::Confirmed), "{published:?}");
+            }
+        });
+    }
+
+    pub(crate) fn from(&self, group: &str) -> String {
+        // A member that is killed and comes back has its partitions at once; a group is one topic's, or it would get those
+        // of another test.
+        let (brokers, topic) = (self.kafka.url(), &self.name);
+        format!("kafka://{brokers}/{topic}?group={topic}_{group}&group.instance.id=one&session=6s")
+    }
+
+    pub(crate) fn store(&self) -> String {
+        format!("sqlite:{}", self.directory.path().join("marks.db").display())
+    }
+
+    /// A consumer that runs, as `mail`, with this group.
+    pub(crate) fn consume(&self, group: &str, to: &Endpoint, args: &[&str]) -> Relay {
+        let (from, to, store) = (self.from(group), to.url(), self.store());
+        let base = ["consume", "--from", &from, "--to", &to, "--store", &store, "--admin", "127.0.0.1:0"];
+        let usual = ["--name", "mail", "--lease", "1s", "--timeout", "500ms", "--pause-max", "500ms"];
+        let command = command(&[&base[..], &usual, args].concat());
+        Relay::spawn(command, "consuming from ")
+    }
+}

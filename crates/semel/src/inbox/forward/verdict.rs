@@ -1,0 +1,117 @@
+//! What an answer means for the message. Pure.
+
+use http::Uri;
+
+use crate::http::client::Signals;
+use crate::http::problem::Code;
+use crate::inbox::consumer::Failed;
+use crate::post::Says;
+
+/// `Err`: why it is not done, and whether trying again may help.
+pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), Failed> {
+    let status = signals.status.as_u16();
+    let told = match signals.code {
+        Some(code) => format!("{uri} answered {} ({})", signals.status, code.as_str()),
+        None => format!("{uri} answered {}", signals.status),
+    };
+    let says = Says::of(signals.status);
+    let failed = match (says, signals.code) {
+        (Says::Taken, _) => return Ok(()),
+        (_, Some(Code::Reused)) => Failed::poison(told).not_applied(),
+        // Nobody there knows; asking again brings the same.
+        (_, Some(Code::Uncertain)) => Failed::poison(told),
+        (_, Some(Code::StoreUnavailable | Code::Busy | Code::Draining)) => Failed::later(told).not_applied(),
+        (_, Some(Code::InProgress | Code::AttemptFailed | Code::NotRebuilt)) => Failed::later(told),
+        _ if signals.should_retry == Some(false) => Failed::poison(told),
+        (Says::Refused, _) => Failed::poison(told).not_applied(),
+        (Says::Redirected, _) => {
+            Failed::new(format!("{told}; redirects are not followed: name the place it points to"))
+                .not_applied()
+        }
+        _ => match status {
+            408 | 425 | 429 => Failed::later(told).not_applied(),
+            // With a Retry-After the service itself speaks; without, it may be whoever stands before it.
+            503 if signals.retry_after.is_some() => Failed::later(told).not_applied(),
+            503 => Failed::later(told),
+            500 | 501 => Failed::new(told).not_applied(),
+            400..=499 => Failed::new(told).not_applied(),
+            _ => Failed::new(told),
+        },
+    };
+    Err(match signals.retry_after {
+        Some(pause) => failed.after(pause),
+        None => failed,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::{HeaderMap, HeaderValue, StatusCode};
+
+    use super::*;
+    use crate::inbox::consumer::{AFTER_MAX, FailedKind};
+
+    fn judged(status: u16, headers: &[(&'static str, &'static str)]) -> Result<(), Failed> {
+        let headers: HeaderMap = headers
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
+            .collect();
+        let status = StatusCode::from_u16(status).unwrap();
+        judge(
+            &"http://h/in".parse().unwrap(),
+            &Signals::read(status, &headers, b"", std::time::SystemTime::UNIX_EPOCH),
+        )
+    }
+
+    #[test]
+    fn each_status_has_its_meaning() {
+        use FailedKind::{Later, Message, Poison};
+        for (status, kind, not_applied) in [
+            (400, Poison, true),
+            (401, Message, true),
+            (404, Message, true),
+            (408, Later, true),
+            (409, Message, true),
+            (410, Poison, true),
+            (413, Poison, true),
+            (422, Poison, true),
+            (425, Later, true),
+            (429, Later, true),
+            (302, Message, true),
+            (500, Message, true),
+            (502, Message, false),
+            (503, Later, false),
+            (504, Message, false),
+        ] {
+            let failed = judged(status, &[]).unwrap_err();
+            assert_eq!((failed.kind(), failed.is_not_applied()), (kind, not_applied), "{status}");
+        }
+        for status in [200, 201, 202, 204] {
+            assert_eq!(judged(status, &[]), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_problem_says_more_than_its_status() {
+        use FailedKind::{Later, Poison};
+        for (code, kind) in [
+            ("IDEMPOTENCY_REQUEST_IN_PROGRESS", Later),
+            ("IDEMPOTENCY_OUTCOME_UNCERTAIN", Poison),
+            ("IDEMPOTENCY_KEY_REUSED_WITH_DIFFERENT_REQUEST", Poison),
+        ] {
+            assert_eq!(judged(409, &[("idempotency-problem", code)]).unwrap_err().kind(), kind, "{code}");
+        }
+        assert_eq!(judged(500, &[("x-should-retry", "false")]).unwrap_err().kind(), Poison);
+    }
+
+    #[test]
+    fn a_retry_after_is_waited_for_up_to_a_bound() {
+        let pause = |text| judged(503, &[("retry-after", text)]).unwrap_err().pause();
+        assert_eq!(pause("7"), Some(Duration::from_secs(7)));
+        assert_eq!(pause("99999999999999999999"), Some(AFTER_MAX));
+        assert_eq!(judged(503, &[]).unwrap_err().pause(), None);
+        assert!(judged(503, &[("retry-after", "7")]).unwrap_err().is_not_applied());
+    }
+}

@@ -1,0 +1,329 @@
+//! Without SQL: what a crash between mark and effect costs, shown. A process is a runtime of its own; a crash ends it with
+//! everything in it, in the middle of the work.
+
+use std::future::pending;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::inbox::consumer::{
+    Buried, Consumer, ConsumerOptions, DeadLetters, Failed, FailedKind, Handler, Message,
+};
+use semel::inbox::modes::{Call, Marks};
+use semel::source::memory::MemoryQueue;
+use semel::source::{Identify, Source};
+use semel::store::memory::MemoryStore;
+use semel::store::{AnyStore, Decide, Filter, Store, open};
+use semel::{Effect, Guard, Retention, State};
+use tokio::sync::Notify;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Long enough that a slow machine keeps it.
+const LEASE: Duration = Duration::from_millis(1_500);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    ClaimBefore,
+    MarkAfter,
+    Keyed,
+    Opaque,
+}
+
+/// What outlives a process: the queue, the store, what happened in the world, and the graves.
+#[derive(Clone)]
+struct World {
+    queue: MemoryQueue,
+    store: Shelf,
+    /// Text and key.
+    effects: Arc<Mutex<Vec<(String, String)>>>,
+    buried: Arc<Mutex<Vec<String>>>,
+}
+
+#[derive(Clone)]
+enum Shelf {
+    Memory(AnyStore),
+    Sqlite(Arc<tempfile::TempDir>),
+}
+
+impl Shelf {
+    async fn open(&self) -> AnyStore {
+        match self {
+            Self::Memory(store) => store.clone(),
+            Self::Sqlite(directory) => {
+                let path = directory.path().join("marks.db");
+                open(&format!("sqlite:{}", path.display())).await.unwrap()
+            }
+        }
+    }
+}
+
+/// Where the process dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Dies {
+    BeforeTheEffect,
+    AfterTheEffect,
+    Never,
+}
+
+impl DeadLetters for World {
+    async fn bury(&self, _: &str, message: &Buried<'_>) -> Result<(), Failed> {
+        self.buried.lock().unwrap().push(message.error.to_owned());
+        Ok(())
+    }
+}
+
+/// Both stores, each with one message in the queue.
+fn worlds() -> [World; 2] {
+    let shelves = [
+        Shelf::Memory(AnyStore::new(MemoryStore::new())),
+        Shelf::Sqlite(Arc::new(tempfile::tempdir().unwrap())),
+    ];
+    shelves.map(|store| {
+        let queue = MemoryQueue::with_lease("payments", Duration::from_millis(200));
+        queue.push(Some("k"), &[("semel-id", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c")], "paid");
+        World { queue, store, effects: Arc::default(), buried: Arc::default() }
+    })
+}
+
+impl World {
+    fn effects(&self) -> Vec<(String, String)> {
+        self.effects.lock().unwrap().clone()
+    }
+
+    fn buried(&self) -> Vec<String> {
+        self.buried.lock().unwrap().clone()
+    }
+
+    /// A process that consumes until it dies, or until the queue is empty.
+    fn process(&self, mode: Mode, dies: Dies) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let world = self.clone();
+        let point = Arc::new(Notify::new());
+        runtime.block_on(async {
+            let guard = Guard::new(world.store.open().await);
+            let marks = Marks::new(&guard, "mail").unwrap().lease(LEASE).unwrap();
+            let (effects, reached) = (Arc::clone(&world.effects), Arc::clone(&point));
+            let work = move |call: Call| {
+                let (effects, reached) = (Arc::clone(&effects), Arc::clone(&reached));
+                async move {
+                    let die = async |here| {
+                        if dies == here {
+                            reached.notify_one();
+                            pending::<()>().await;
+                        }
+                    };
+                    die(Dies::BeforeTheEffect).await;
+                    let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
+                    effects.lock().unwrap().push((text, call.key.as_str().to_owned()));
+                    die(Dies::AfterTheEffect).await;
+                    Ok(())
+                }
+            };
+            match mode {
+                Mode::ClaimBefore => world.consume(marks.claim_before(work), &point, dies).await,
+                Mode::MarkAfter => world.consume(marks.mark_after(work), &point, dies).await,
+                Mode::Keyed => {
+                    world.consume(marks.state_machine(Effect::Keyed, work).unwrap(), &point, dies).await;
+                }
+                Mode::Opaque => {
+                    world.consume(marks.state_machine(Effect::Opaque, work).unwrap(), &point, dies).await;
+                }
+            }
+        });
+        runtime.shutdown_background();
+    }
+
+    async fn consume(&self, handler: impl Handler, point: &Notify, dies: Dies) {
+        let options = ConsumerOptions::default()
+            .identify(Identify::ByEvent)
+            .pause(Duration::from_millis(1), Duration::from_millis(50));
+        let consumer =
+            Consumer::new("mail", self.queue.source(), handler, options).dead_letters(self.clone());
+        let stop = consumer.stop_handle();
+        let run = tokio::spawn(consumer.run());
+        if dies != Dies::Never {
+            tokio::time::timeout(PATIENCE, point.notified()).await.expect("it never gets there");
+            return;
+        }
+        let empty = async {
+            while !self.queue.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, empty).await.expect("it is never done");
+        stop.stop();
+        run.await.unwrap().unwrap();
+    }
+}
+
+#[test]
+fn claim_before_loses_what_was_marked_and_not_done() {
+    for world in worlds() {
+        world.process(Mode::ClaimBefore, Dies::BeforeTheEffect);
+        world.process(Mode::ClaimBefore, Dies::Never);
+        assert_eq!(world.effects(), [], "the loss that its name says");
+    }
+}
+
+#[test]
+fn claim_before_never_repeats() {
+    for world in worlds() {
+        world.process(Mode::ClaimBefore, Dies::AfterTheEffect);
+        world.process(Mode::ClaimBefore, Dies::Never);
+        assert_eq!(world.effects().len(), 1);
+    }
+}
+
+#[test]
+fn mark_after_repeats_what_was_done_and_not_marked() {
+    for world in worlds() {
+        world.process(Mode::MarkAfter, Dies::AfterTheEffect);
+        world.process(Mode::MarkAfter, Dies::Never);
+        let effects = world.effects();
+        assert_eq!(effects.len(), 2, "the repetition that its name says");
+        assert_eq!(effects[0].1, effects[1].1, "under one key");
+    }
+}
+
+#[test]
+fn mark_after_never_loses() {
+    for world in worlds() {
+        world.process(Mode::MarkAfter, Dies::BeforeTheEffect);
+        world.process(Mode::MarkAfter, Dies::Never);
+        assert_eq!(world.effects().len(), 1);
+    }
+}
+
+#[test]
+fn a_keyed_effect_that_was_interrupted_runs_again_with_the_same_key() {
+    for world in worlds() {
+        world.process(Mode::Keyed, Dies::AfterTheEffect);
+        world.process(Mode::Keyed, Dies::Never);
+        let effects = world.effects();
+        assert_eq!(effects.len(), 2);
+        assert_eq!(effects[0].1, effects[1].1, "whoever honours the key does it once");
+        assert!(world.buried().is_empty());
+    }
+}
+
+#[test]
+fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again() {
+    for (dies, done) in [(Dies::BeforeTheEffect, 0), (Dies::AfterTheEffect, 1)] {
+        for world in worlds() {
+            world.process(Mode::Opaque, dies);
+            world.process(Mode::Opaque, Dies::Never);
+            assert_eq!(world.effects().len(), done, "nobody knows which, so it is not run again");
+            let buried = world.buried();
+            assert_eq!(buried.len(), 1, "{buried:?}");
+            assert!(buried[0].contains("is not known") && buried[0].contains("semel resolve"), "{buried:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_done_is_not_done_again_in_any_mode() {
+    for mode in [Mode::ClaimBefore, Mode::MarkAfter, Mode::Keyed, Mode::Opaque] {
+        for world in worlds() {
+            world.process(mode, Dies::Never);
+            // Published twice: the same event at another place.
+            world.queue.push(Some("k"), &[("semel-id", "018F4E1C-7A52-7C1E-9A53-2F2C6F0A1B2C")], "paid");
+            world.process(mode, Dies::Never);
+            assert_eq!(world.effects().len(), 1, "{mode:?}");
+            // Under an id that was used, something else: one of them would be lost.
+            world.queue.push(Some("k"), &[("semel-id", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c")], "other");
+            world.process(mode, Dies::Never);
+            assert_eq!((world.effects().len(), world.buried().len()), (1, 1), "{mode:?}");
+        }
+    }
+}
+
+/// One message, handled directly.
+async fn handled(handler: &impl Handler, text: &'static str) -> Result<(), Failed> {
+    let queue = MemoryQueue::new("payments");
+    queue.push(None, &[("semel-id", text)], text);
+    let came = queue.source().receive(1, Duration::ZERO).await.unwrap().remove(0);
+    handler.handle(&[Message::new(Identify::ByEvent.identify(&came).unwrap(), came)]).await
+}
+
+fn marks() -> (Guard<MemoryStore>, Marks<MemoryStore>) {
+    let guard = Guard::new(MemoryStore::new());
+    let marks = Marks::new(&guard, "mail").unwrap();
+    (guard, marks)
+}
+
+#[tokio::test]
+async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_happened() {
+    let (guard, marks) = marks();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let counted = Arc::clone(&calls);
+    let handler = marks
+        .state_machine(Effect::Opaque, move |call: Call| {
+            let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
+            counted.lock().unwrap().push((text.clone(), call.attempt));
+            async move {
+                match text.as_str() {
+                    "not sent" => Err(Failed::later("no route").not_applied()),
+                    _ => Err(Failed::later("no answer")),
+                }
+            }
+        })
+        .unwrap();
+    for attempt in [Some(1), Some(2)] {
+        assert_eq!(handled(&handler, "not sent").await.unwrap_err().kind(), FailedKind::Later);
+        assert_eq!(calls.lock().unwrap().pop(), Some(("not sent".into(), attempt)));
+    }
+    for _ in 0..2 {
+        let failed = handled(&handler, "sent").await.unwrap_err();
+        assert_eq!(failed.kind(), FailedKind::Poison);
+    }
+    assert_eq!(*calls.lock().unwrap(), [("sent".into(), Some(1))], "not run a second time");
+    // A person has looked, and says that it did not happen: now it runs.
+    let uncertain = Filter { states: vec![State::Uncertain], ..Filter::default() };
+    let record = guard.store().list(uncertain).await.unwrap().records.remove(0);
+    let decide = Decide {
+        seen: record.head.epoch,
+        ruling: semel::intent::state::Ruling::NotApplied,
+        outcome: None,
+        retention: Retention::DAY,
+        by: "ana".into(),
+        why: "not in the books".into(),
+    };
+    guard.store().decide(record.intent.id(), decide).await.unwrap();
+    assert!(handled(&handler, "sent").await.is_err());
+    assert_eq!(calls.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_fails_after_its_mark_is_told_once_and_never_tried_again() {
+    let (_, marks) = marks();
+    let handler = marks.claim_before(|_| async { Err(Failed::later("no route")) });
+    assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), FailedKind::Poison);
+    assert_eq!(handled(&handler, "a").await, Ok(()), "lost, as its name says");
+}
+
+#[tokio::test]
+async fn what_fails_before_its_mark_is_tried_again() {
+    let (_, marks) = marks();
+    let calls = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&calls);
+    let handler = marks.mark_after(move |_| {
+        let mut calls = counted.lock().unwrap();
+        *calls += 1;
+        let first = *calls == 1;
+        async move { if first { Err(Failed::new("not now")) } else { Ok(()) } }
+    });
+    assert!(handled(&handler, "a").await.is_err());
+    for _ in 0..2 {
+        assert_eq!(handled(&handler, "a").await, Ok(()));
+    }
+    assert_eq!(*calls.lock().unwrap(), 2);
+}
+
+#[test]
+fn marks_that_cannot_hold_are_refused() {
+    let guard = Guard::new(MemoryStore::new());
+    assert!(Marks::new(&guard, "").is_err() && Marks::new(&guard, "é").is_err());
+    assert!(Marks::new(&guard, "m").unwrap().window(Duration::ZERO).is_err());
+    let atomic = Marks::new(&guard, "m").unwrap().state_machine(Effect::Atomic, |_| async { Ok(()) });
+    assert!(atomic.err().unwrap().to_string().contains("atomic"));
+}
