@@ -73,7 +73,9 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
             bring(source.open()?, table, how, &tables).await
         }
-        "rabbitmq" => bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how, &tables).await,
+        "rabbitmq" => {
+            bring(RabbitmqSource::options(url, queue).prefetch(120).open()?, table, how, &tables).await
+        }
         "redis" => {
             let source = RedisStreamSource::options(url, queue, queue)?.claim_after(Duration::from_secs(2));
             let source = if *member == "-" { source } else { source.consumer(member) };
@@ -100,7 +102,9 @@ async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> R
         .pause(Duration::from_millis(20), Duration::from_secs(1));
     match how {
         "early" => Box::pin(run(Consumer::new("judged", Early(source), table, options))).await,
-        "past" => Box::pin(run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options))).await,
+        "past" => {
+            Box::pin(run(Consumer::new("judged", Past { source, given: Vec::new() }, table, options))).await
+        }
         "dead" | "mended" | "unmarked" => {
             // A letter that a killed one has taken is another's soon.
             let options =
