@@ -50,11 +50,11 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
             if *member != "-" {
                 source = source.set("group.instance.id", member)?;
             }
-            bring(source.open()?, table, how).await
+            Box::pin(bring(source.open()?, table, how)).await
         }
         "nats" => {
             let source = NatsSource::options(url, queue, queue).ack_wait(Duration::from_secs(2));
-            bring(source.open()?, table, how).await
+            Box::pin(bring(source.open()?, table, how)).await
         }
         _ => Err(format!("there is no source for {broker}").into()),
     }
