@@ -23,6 +23,9 @@ pub struct Kafka {
     producer: FutureProducer,
 }
 
+/// A key, headers and a payload.
+type Plain<'a> = (Option<&'a str>, &'a [(&'a str, &'a str)], Bytes);
+
 impl Kafka {
     async fn make_with(brokers: &str, topic: &str, partitions: i32) -> Self {
         let admin: AdminClient<DefaultClientContext> = config(brokers).create().unwrap();
@@ -36,7 +39,7 @@ impl Kafka {
         Self { brokers: brokers.to_owned(), topic: topic.to_owned(), partitions, producer }
     }
 
-    async fn send(&self, messages: &[(Option<&str>, &[(&str, &str)], Bytes)]) {
+    async fn send(&self, messages: &[Plain<'_>]) {
         let mut reports = Vec::new();
         for (key, headers, payload) in messages {
             let mut all = OwnedHeaders::new();
