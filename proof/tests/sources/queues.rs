@@ -147,13 +147,6 @@ macro_rules! queue {
 queue!(rabbitmq, Service::Rabbitmq, Queue<Quorum>, Queue<Classic>);
 queue!(redis_stream, Service::Redis, RedisStream, RedisStream);
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_broker_of_a_quorum_queue_is_killed_and_each_message_has_its_effect_once() {
-    let Some(rabbitmq) = alone(Service::Rabbitmq) else { return };
-    let Some(scene) = Scene::<Queue<Quorum>>::new(rabbitmq.url()).await else { return };
-    the_broker_is_killed(rabbitmq, scene).await;
-}
-
 /// One active consumer keeps the order of keys, whoever comes, goes and is killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_with_a_single_active_consumer_keeps_its_order() {
