@@ -52,6 +52,8 @@ impl To {
 }
 
 /// A sink that publishes at least once.
+// Whoever holds it has boxed it.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum AnySink {
     #[cfg(feature = "kafka")]
     Kafka(semel::sink::kafka::KafkaSink),
