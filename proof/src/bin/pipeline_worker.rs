@@ -43,6 +43,7 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
     let &[brokers, group, input, first, second, how, name] = args else {
         return Err("usage: pipeline_worker BROKERS GROUP INPUT FIRST SECOND HOW NAME".into());
     };
+    let mut terminate = signal(SignalKind::terminate())?;
     println!("working");
     if ["outside", "nameless"].contains(&how) {
         return wrong(args);
@@ -73,7 +74,6 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
     };
     let pipeline = Pipeline::new(source, sink, transform, options)?;
     let stop = pipeline.stop_handle();
-    let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {
         terminate.recv().await;
         stop.stop();

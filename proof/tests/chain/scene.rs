@@ -79,7 +79,7 @@ impl Scene {
     pub fn consumer(&self, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_consume_worker"));
         let (brokers, topic, url) = (self.kafka.url(), self.topic.as_str(), self.cluster.url());
-        command.args([brokers, topic, topic, &url, SCHEMA, self.consumes, "one"]);
+        command.args(["kafka", brokers, topic, &url, SCHEMA, self.consumes, "one"]);
         begun(Child::spawn(command, crash_at).unwrap(), "working")
     }
 

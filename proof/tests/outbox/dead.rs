@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::inbox::consumer::Failed;
+use semel::inbox::consumer::{DeadLetters, Failed};
 use semel::inbox::dead::{Letter, LetterState, Listing};
 use semel::inbox::{self, VERSION};
 use semel::source::Identify;
@@ -127,6 +127,48 @@ async fn a_dropped_letter_says_nothing_any_more_and_leaves_a_trace(place: Place)
     place.end().await;
 }
 
+async fn another_message_with_the_same_id_is_another_letter(place: Place) {
+    let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
+    for text in ["one!", "two!", "one!"] {
+        queue.push(Some("b"), &[("semel-id", "same")], text);
+        until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
+    }
+    let mut said = Vec::new();
+    for letter in letters(&place).await {
+        let letter = tables.find(letter.number).await.unwrap().unwrap();
+        said.push((String::from_utf8(letter.payload.to_vec()).unwrap(), letter.attempts));
+    }
+    assert_eq!(said, [("one!".to_owned(), 6), ("two!".to_owned(), 3)]);
+    place.end().await;
+}
+
+async fn what_is_being_handled_is_not_dropped(place: Place) {
+    let _queue = with_poison(&place).await;
+    let (tables, listed) = (place.tables().await, letters(&place).await);
+    let [one, other] = [listed[0].number, listed[1].number];
+    assert_eq!(tables.retry(&[other]).await.unwrap(), Ok(()));
+    let taken = tables.due("mail", 10, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(taken.len(), 1);
+    let error = tables.give_up(&[one, other], "a test").await.unwrap_err();
+    assert!(error.to_string().contains("being handled"), "{error}");
+    assert_eq!(letters(&place).await.len(), 2, "all or none");
+    place.end().await;
+}
+
+/// With its mark gone and its letter there, it would be handled again.
+async fn a_letter_goes_with_the_mark_of_its_message(place: Place) {
+    let queue = with_poison(&place).await;
+    let tables = place.tables().await;
+    push(&queue, "b", "b1!");
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    assert_eq!(letters(&place).await.len(), 2);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    while tables.prune("mail", Duration::from_millis(1)).await.unwrap() > 0 {}
+    let left = letters(&place).await;
+    assert_eq!((left.len(), left[0].id.as_deref()), (1, Some("b3!")));
+    place.end().await;
+}
+
 async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
     let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
     queue.push(None, &[("x-id", "7\u{0}")], "nameless");
@@ -207,6 +249,9 @@ laws!(
     a_letter_that_is_retried_has_its_effect_once_in_the_order_of_its_key,
     a_letter_that_was_handled_before_it_was_gone_is_not_handled_again,
     a_dropped_letter_says_nothing_any_more_and_leaves_a_trace,
+    another_message_with_the_same_id_is_another_letter,
+    what_is_being_handled_is_not_dropped,
+    a_letter_goes_with_the_mark_of_its_message,
     a_letter_without_a_name_is_handled_when_it_can_be_named,
     marks_older_than_the_window_are_forgotten_beside_the_work,
     tables_of_the_first_version_are_brought_up,

@@ -19,7 +19,9 @@ async fn offsets_that_are_committed_outside_of_the_transaction_lose_messages() {
     let mut same = scene.worker("outside", "one", None);
     scene.behind_at_most(0).await;
     same.kill().unwrap();
-    let worker = scene.worker("right", "one", None);
+    let mut worker = scene.worker("right", "one", None);
+    // There is nothing left to do, so only its word says that it is there.
+    assert_eq!(worker.next_line(SOON).unwrap(), "working");
     scene.behind_at_most(0).await;
     stop(worker);
     let wrong = scene.judge().await;

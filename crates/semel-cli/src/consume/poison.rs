@@ -48,7 +48,7 @@ impl Graves {
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(PRUNE_EVERY).await;
-                    if let Err(error) = tables.prune(&consumer, window).await {
+                    if let Err(error) = tables.forget_dropped(&consumer, window).await {
                         tracing::warn!(%error, "old letters were not forgotten; trying again later");
                     }
                 }

@@ -27,6 +27,13 @@ const RESULTS: Sql = Sql {
     sqlite: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
 };
 
+/// What has a mark was handled, also where a letter says otherwise. Without its mark the letter would be handled again.
+const LETTERS: Sql = Sql {
+    postgres: "DELETE FROM semel_inbox_dead WHERE id IN (SELECT id FROM semel_inbox WHERE batch = $1)",
+    mysql: "DELETE d FROM semel_inbox_dead d JOIN semel_inbox m ON m.id = d.id WHERE m.batch = ?",
+    sqlite: "DELETE FROM semel_inbox_dead WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
+};
+
 const MARKS: Sql = Sql {
     postgres: "DELETE FROM semel_inbox WHERE batch = $1",
     mysql: "DELETE FROM semel_inbox WHERE batch = ?",
@@ -69,6 +76,7 @@ pub(super) async fn bite(port: Port, consumer: String, window: Duration) -> Resu
         }
         messages += of_batch;
         port.run(&RESULTS, vec![batch.into()]).await?;
+        port.run(&LETTERS, vec![batch.into()]).await?;
         gone += port.run(&MARKS, vec![batch.into()]).await?.changed;
         port.run(&BATCH, vec![batch.into()]).await?;
     }

@@ -109,7 +109,9 @@ impl Poster {
                 .map_err(|why| format!("{why}; name one that vouches for the endpoints")),
             None => Ok(RootCertStore::empty()),
         };
-        let dial = Dial { allow_private, timeout: attempt, tls: roots.and_then(wire::encryption) };
+        // Before the attempt as a whole: then it is known that nothing was sent.
+        let dial =
+            Dial { allow_private, timeout: attempt - attempt / 4, tls: roots.and_then(wire::encryption) };
         let client =
             Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
         Self { client, dial, attempt }

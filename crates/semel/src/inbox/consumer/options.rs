@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::source::Identify;
 
+/// Longest wait: a clock can be asked for more, and does not have it.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
 /// Bounds of a consumer. The defaults suit a service.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -92,26 +95,27 @@ impl ConsumerOptions {
     /// The pause after a failure, from the first to the longest: 50 ms to 30 s unless told otherwise.
     pub fn pause(mut self, first: Duration, longest: Duration) -> Self {
         let first = first.max(Duration::from_millis(1));
-        self.pause = (first, longest.max(first));
+        let first = first.min(LONGEST);
+        self.pause = (first, longest.clamp(first, LONGEST));
         self
     }
 
     /// How long one call may take: a minute unless told otherwise. Then it is dropped, and with it its transaction.
     pub fn handle_timeout(mut self, timeout: Duration) -> Self {
-        self.handle_timeout = timeout.max(Duration::from_millis(10));
+        self.handle_timeout = timeout.clamp(Duration::from_millis(10), LONGEST);
         self
     }
 
     /// How long calls under way may take to end after a stop: twenty seconds unless told otherwise. Then they are dropped,
     /// and their messages are given back.
     pub fn farewell(mut self, patience: Duration) -> Self {
-        self.farewell = patience;
+        self.farewell = patience.min(LONGEST);
         self
     }
 
     /// How often is looked for dead letters that are to be handled again: every five seconds unless told otherwise.
     pub fn letters_every(mut self, pause: Duration) -> Self {
-        self.letters_every = pause.max(Duration::from_millis(1));
+        self.letters_every = pause.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 
@@ -126,7 +130,7 @@ impl ConsumerOptions {
     /// How often marks older than the window are forgotten, where [`Consumer::forgets`](super::Consumer::forgets) says where
     /// they are: every ten minutes unless told otherwise.
     pub fn prune_every(mut self, pause: Duration) -> Self {
-        self.prune_every = pause.max(Duration::from_millis(1));
+        self.prune_every = pause.clamp(Duration::from_millis(1), LONGEST);
         self
     }
 }

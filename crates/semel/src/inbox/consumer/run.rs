@@ -328,25 +328,49 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     async fn bury_nameless(&mut self) {
-        for mut nameless in std::mem::take(&mut self.nameless) {
-            if nameless.due <= Instant::now() {
-                let Nameless { delivery, error, .. } = &nameless;
-                let receipt = delivery.receipt;
-                let (identity, failing_for) = (None, Duration::ZERO);
-                let buried = Buried { delivery, identity, id: None, error, tries: 0, failing_for };
-                if self.bury(&buried).await {
-                    self.untold.push((receipt, Settle::Done));
-                    continue;
-                }
+        let mut tell_at = Instant::now() + self.source.keep_in();
+        let mut at = 0;
+        while let Some(nameless) = self.nameless.get(at) {
+            if nameless.due > Instant::now() {
+                at += 1;
+                continue;
+            }
+            let (delivery, error) = (nameless.delivery.clone(), nameless.error.clone());
+            let (identity, failing_for) = (None, Duration::ZERO);
+            let buried =
+                Buried { delivery: &delivery, identity, id: None, error: &error, tries: 0, failing_for };
+            if self.bury(&buried).await {
+                self.nameless.remove(at);
+                self.untold.push((delivery.receipt, Settle::Done));
+                self.tell_if_due(&mut tell_at).await;
+                continue;
+            }
+            if let Some(nameless) = self.nameless.get_mut(at) {
                 nameless.due = Instant::now() + nameless.pause;
                 nameless.pause = (nameless.pause * 2).min(self.options.pause.1);
             }
-            self.nameless.push(nameless);
+            // The others would have to wait as long for the same answer.
+            return;
         }
+    }
+
+    /// What is settled is not kept any more: where much takes long it is told in between.
+    async fn tell_if_due(&mut self, tell_at: &mut Instant) {
+        if Instant::now() < *tell_at {
+            return;
+        }
+        if let Err(error) = self.tell().await {
+            tracing::warn!(%error, consumer = self.name, "the source did not hear what became of messages; told again");
+        }
+        *tell_at = Instant::now() + self.source.keep_in();
     }
 
     /// Whether it is kept.
     async fn bury(&mut self, buried: &Buried<'_>) -> bool {
+        if *self.stop.borrow() {
+            // It is given back.
+            return false;
+        }
         let held = self.held();
         let limit = self.options.handle_timeout;
         let bury = self.dead.bury(&self.name, buried);
@@ -422,7 +446,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
         let counted = self.is_a_message_to_blame(&told, &letters);
+        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
         for (receipt, became) in told {
+            self.tell_if_due(&mut tell_at).await;
             let letter = letters.get(&receipt).copied();
             let tries = tried.iter().find(|held| held.receipt == receipt).map_or(0, |held| held.tries);
             if became == Tried::Done {
@@ -446,6 +472,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 continue;
             }
             let Some(held) = tried.iter().find(|held| held.receipt == receipt) else { continue };
+            // Where one was not kept, the others would have to wait as long for the same answer: they rest.
+            if !can_bury {
+                continue;
+            }
             let buried = Buried {
                 delivery: held.message.delivery(),
                 identity: Some(held.message.identity()),
@@ -454,7 +484,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 tries: held.tries.saturating_add(1),
                 failing_for: held.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
             };
-            if self.bury(&buried).await {
+            can_bury = self.bury(&buried).await;
+            if can_bury {
                 self.desk.buried(receipt);
                 self.suspects.remove(&receipt);
                 self.untold.push((receipt, Settle::Done));

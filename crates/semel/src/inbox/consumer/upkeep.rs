@@ -13,6 +13,10 @@ use crate::source::Source;
 /// How often the source is asked how long it keeps messages, and how long that may take.
 const ASK_EVERY: Duration = Duration::from_secs(3_600);
 const ASK_WAIT: Duration = Duration::from_secs(5);
+/// How soon a source that did not tell is asked again, and how often, before it is taken for one that never does. Until then
+/// nothing is forgotten: what is old is not known.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+const ASKS_MAX: u32 = 30;
 
 /// What is known of the window, and who forgets.
 pub(super) struct Upkeep {
@@ -21,11 +25,13 @@ pub(super) struct Upkeep {
     /// When the source is asked how long it keeps messages.
     ask_at: Option<Instant>,
     retention: Option<Duration>,
+    /// How often it was asked and has never told.
+    asked: u32,
 }
 
 impl Default for Upkeep {
     fn default() -> Self {
-        Self { bite: None, window: watch::channel(None).0, ask_at: None, retention: None }
+        Self { bite: None, window: watch::channel(None).0, ask_at: None, retention: None, asked: 0 }
     }
 }
 
@@ -49,6 +55,11 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let told = tokio::time::timeout(ASK_WAIT, self.source.retention()).await.ok().flatten();
         // What it does not tell now it may have told before.
         let retention = told.or(self.upkeep.retention);
+        if retention.is_none() && self.options.window.is_none() && self.upkeep.asked < ASKS_MAX {
+            self.upkeep.asked += 1;
+            self.upkeep.ask_at = Some(Instant::now() + ASK_AGAIN);
+            return;
+        }
         let first = self.upkeep.window.borrow().is_none();
         let changed = std::mem::replace(&mut self.upkeep.retention, retention) != retention;
         let kept = window::kept(self.options.window, retention);

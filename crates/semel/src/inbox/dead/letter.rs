@@ -159,6 +159,16 @@ fn name(consumer: &str, buried: &Buried<'_>) -> Mark {
     name
 }
 
+/// Its name where another message has the same id.
+pub(super) fn name_apart(consumer: &str, buried: &Buried<'_>) -> Value {
+    let mut hash = Sha256::new();
+    hash.update(b"another");
+    hash.update(name(consumer, buried));
+    hash.update(&buried.delivery.payload);
+    let length = Mark::default().len();
+    hash.finalize()[..length].into()
+}
+
 /// The parameters of a letter that is written.
 pub(super) fn values(consumer: &str, buried: &Buried<'_>) -> Vec<Value> {
     let delivery = buried.delivery;

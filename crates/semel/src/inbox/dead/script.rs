@@ -21,7 +21,16 @@ pub(super) async fn version(port: Port) -> Result<i64, DriverError> {
         .int(0)
 }
 
-pub(super) async fn bury(port: Port, values: Vec<Value>) -> Result<(), DriverError> {
+/// `apart` is its name if another message has the first one: neither takes the other's place.
+pub(super) async fn bury(port: Port, mut values: Vec<Value>, apart: Value) -> Result<(), DriverError> {
+    if let [name, .., payload, _, _, _, _] = &values[..] {
+        let other = vec![name.clone(), payload.clone()];
+        if !port.run(&sql::OTHER, other).await?.rows.is_empty()
+            && let Some(name) = values.first_mut()
+        {
+            *name = apart;
+        }
+    }
     port.run(&sql::BURY, values).await.map(drop)
 }
 
@@ -74,7 +83,17 @@ pub(super) async fn give_up(
         letters.push(letter);
     }
     for letter in &letters {
-        port.run(&sql::DROP, vec![letter.number.into(), why.clone().into()]).await?;
+        let dropped = port.run(&sql::DROP, vec![letter.number.into(), why.clone().into()]).await?;
+        if dropped.changed == 0 {
+            // An error takes back those before it.
+            let number = letter.number;
+            return Err(DriverError::of(
+                DriverErrorKind::Other,
+                format!(
+                    "the letter {number} is being handled again just now; nothing was dropped, try again later"
+                ),
+            ));
+        }
     }
     Ok(Ok(letters))
 }
@@ -115,8 +134,17 @@ pub(super) async fn failed(port: Port, number: i64, error: String, tries: u32) -
 /// Forgets a bite of the marks that are older than this, and of what was dropped longer ago.
 pub(super) async fn prune(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let marks = prune::bite(port.clone(), consumer.clone(), window).await?;
+    Ok(marks + forget_dropped(port, consumer, window).await?)
+}
+
+/// Forgets a bite of what was dropped longer ago than this.
+pub(super) async fn forget_dropped(
+    port: Port,
+    consumer: String,
+    window: Duration,
+) -> Result<u64, DriverError> {
     let values = vec![consumer.into(), millis(window).into(), DROPPED_MAX.into()];
-    Ok(marks + port.run(&sql::FORGET_DROPPED, values).await?.changed)
+    Ok(port.run(&sql::FORGET_DROPPED, values).await?.changed)
 }
 
 fn bound(most: usize) -> i64 {

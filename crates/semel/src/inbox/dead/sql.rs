@@ -87,6 +87,13 @@ pub(super) const BURY: Sql = Sql {
     ),
 };
 
+/// Whether another message has that name: the same id, and something else to say.
+pub(super) const OTHER: Sql = Sql {
+    postgres: "SELECT n FROM semel_inbox_dead WHERE id = $1 AND payload <> $2 AND dropped_at IS NULL FOR UPDATE",
+    mysql: "SELECT n FROM semel_inbox_dead WHERE id = ?1 AND payload <> ?2 AND dropped_at IS NULL FOR UPDATE",
+    sqlite: "SELECT n FROM semel_inbox_dead WHERE id = ?1 AND payload <> ?2 AND dropped_at IS NULL",
+};
+
 pub(super) const FIND: Sql = Sql {
     postgres: concat!(columns!(postgres "payload"), "WHERE n = $1"),
     mysql: concat!(columns!(mysql "payload"), "WHERE n = ?1"),
@@ -169,24 +176,31 @@ pub(super) const RETRY_ALL: Sql = Sql {
     ),
 };
 
+/// Not one that is being handled: it may be too late.
 pub(super) const DROP: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET dropped_at = ",
         now!(postgres),
         ", dropped_why = $2, retry_at = NULL, payload = ''::bytea, headers = '[]' \
-         WHERE n = $1 AND dropped_at IS NULL"
+         WHERE n = $1 AND dropped_at IS NULL AND (retry_at IS NULL OR retry_at <= ",
+        now!(postgres),
+        ")"
     ),
     mysql: concat!(
         "UPDATE semel_inbox_dead SET dropped_at = ",
         now!(mysql),
         ", dropped_why = ?2, retry_at = NULL, payload = _binary '', headers = '[]' \
-         WHERE n = ?1 AND dropped_at IS NULL"
+         WHERE n = ?1 AND dropped_at IS NULL AND (retry_at IS NULL OR retry_at <= ",
+        now!(mysql),
+        ")"
     ),
     sqlite: concat!(
         "UPDATE semel_inbox_dead SET dropped_at = ",
         now!(sqlite),
         ", dropped_why = ?2, retry_at = NULL, payload = x'', headers = '[]' \
-         WHERE n = ?1 AND dropped_at IS NULL"
+         WHERE n = ?1 AND dropped_at IS NULL AND (retry_at IS NULL OR retry_at <= ",
+        now!(sqlite),
+        ")"
     ),
 };
 
@@ -237,11 +251,11 @@ pub(super) const TAKE: Sql = Sql {
     ),
 };
 
-/// It was handled.
+/// It was handled. Where somebody gave it up meanwhile, that stays to be read.
 pub(super) const HANDLED: Sql = Sql {
-    postgres: "DELETE FROM semel_inbox_dead WHERE n = $1",
-    mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1",
-    sqlite: "DELETE FROM semel_inbox_dead WHERE n = ?1",
+    postgres: "DELETE FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL",
+    mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
+    sqlite: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
 };
 
 /// It was not.

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::letter::{Counted, Letter, Listing, values};
+use super::letter::{Counted, Letter, Listing, name_apart, values};
 use super::link::Link;
 use super::script;
 use crate::inbox::consumer::{Buried, DeadLetters, Due, Failed, Marks};
@@ -125,6 +125,13 @@ impl InboxTables {
         self.play(move |port| script::prune(port, consumer, window)).await
     }
 
+    /// Forgets a bite of a consumer's letters that were dropped longer ago than this, and no marks. Zero: nothing is left to
+    /// forget.
+    pub async fn forget_dropped(&self, consumer: &str, window: Duration) -> Result<u64, StoreError> {
+        let consumer = consumer.to_owned();
+        self.play(move |port| script::forget_dropped(port, consumer, window)).await
+    }
+
     /// Plays a script in a transaction of its own.
     async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send + 'static) -> Result<T, StoreError>
     where
@@ -145,8 +152,8 @@ impl InboxTables {
 
 impl DeadLetters for InboxTables {
     async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
-        let values = values(consumer, message);
-        self.play(move |port| script::bury(port, values)).await.map_err(Failed::later)
+        let (values, apart) = (values(consumer, message), name_apart(consumer, message));
+        self.play(move |port| script::bury(port, values, apart)).await.map_err(Failed::later)
     }
 
     async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, Failed> {

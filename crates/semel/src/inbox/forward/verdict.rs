@@ -25,15 +25,17 @@ pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), Failed> {
         _ if signals.should_retry == Some(false) => Failed::poison(told),
         (Says::Refused, _) => Failed::poison(told).not_applied(),
         (Says::Redirected, _) => {
-            Failed::new(format!("{told}; redirects are not followed: name the place it points to"))
-                .not_applied()
+            let failed =
+                Failed::new(format!("{told}; redirects are not followed: name the place it points to"));
+            // Those two say that the request has to be made there. Others may point to what was made of it.
+            if matches!(status, 307 | 308) { failed.not_applied() } else { failed }
         }
         _ => match status {
             408 | 425 | 429 => Failed::later(told).not_applied(),
             // With a Retry-After the service itself speaks; without, it may be whoever stands before it.
             503 if signals.retry_after.is_some() => Failed::later(told).not_applied(),
             503 => Failed::later(told),
-            500 | 501 => Failed::new(told).not_applied(),
+            501 => Failed::new(told).not_applied(),
             400..=499 => Failed::new(told).not_applied(),
             _ => Failed::new(told),
         },
@@ -79,8 +81,11 @@ mod tests {
             (422, Poison, true),
             (425, Later, true),
             (429, Later, true),
-            (302, Message, true),
-            (500, Message, true),
+            (302, Message, false),
+            (303, Message, false),
+            (308, Message, true),
+            (500, Message, false),
+            (501, Message, true),
             (502, Message, false),
             (503, Later, false),
             (504, Message, false),

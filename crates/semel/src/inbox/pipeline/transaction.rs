@@ -91,7 +91,7 @@ impl Transaction<'_> {
         let until = Instant::now() + self.options.timeout;
         let stale = || Transacted::Stale("partitions were taken away".to_owned());
         let credentials = reader.credentials().ok_or_else(stale)?;
-        let Some(offsets) = list(&held::positions(tried)) else { return Ok(()) };
+        let Some(offsets) = list(&held::positions(tried)) else { return Err(stale()) };
         self.steps.begin().map_err(ended)?;
         let batch = Batch::of(outputs.len());
         for (place, output) in outputs.iter().enumerate() {
@@ -110,7 +110,10 @@ impl Transaction<'_> {
         }
         crash::point(crash::AFTER_OFFSETS);
         if !batch.wait(until) {
-            return Err(self.abort("the broker did not take the outputs in time"));
+            let late = "the broker did not take the outputs in time";
+            // Where it has said something, it has heard the rest too, and hears of the end.
+            let silent = batch.reports().iter().all(Option::is_none);
+            return Err(if silent { self.late(late) } else { self.abort(late) });
         }
         let failed = |(place, report): (usize, Option<Report>)| Some((place, report?.err()?));
         let mut failed = batch.reports().into_iter().enumerate().filter_map(failed);
@@ -129,6 +132,9 @@ impl Transaction<'_> {
             "Kafka did not take an output (of {outputs}) for {topic}: {code}{}",
             verdict::advice(code)
         );
+        if matches!(code, Code::QueueFull | Code::MessageTimedOut) {
+            return self.late(&told);
+        }
         let refused = verdict::of(code, self.options.missing) == Verdict::Refused;
         match self.abort(&told) {
             Transacted::Aborted(told) if refused => Transacted::Refused(told),
@@ -154,8 +160,23 @@ impl Transaction<'_> {
                 | Code::FencedInstanceId
                 | Code::RebalanceInProgress
         );
-        match self.abort(&format!("the offsets were not taken: {error}")) {
+        let told = format!("the offsets were not taken: {error}");
+        if let KafkaError::Transaction(cause) = error
+            && cause.is_retriable()
+        {
+            return self.late(&told);
+        }
+        match self.abort(&told) {
             Transacted::Aborted(told) if stale => Transacted::Stale(told),
+            other => other,
+        }
+    }
+
+    /// Ended here, it may be open there: what the broker did not answer it may still read, in the next transaction of this
+    /// producer. Taking the ids over ends that.
+    fn late(&self, told: &str) -> Transacted {
+        match self.abort(told) {
+            Transacted::Aborted(told) => Transacted::Lost(SinkError::maybe_published(told)),
             other => other,
         }
     }

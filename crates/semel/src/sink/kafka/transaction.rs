@@ -93,7 +93,9 @@ impl KafkaTransactions {
         match done {
             Ok(()) => self.turns = Some(turns.pass()),
             Err(Failed { usable: true, error, .. }) => {
-                self.turns = Some(turns.pass());
+                // The same one again: what librdkafka has to put right after a refused event it does in the next
+                // transaction, and better now than two transactions later.
+                self.turns = Some(turns);
                 return Err(error);
             }
             Err(Failed { error, .. }) => return Err(error),
@@ -202,20 +204,17 @@ impl Transaction<'_> {
         let until = Instant::now() + self.options.timeout;
         self.steps.begin()?;
         let batch = Batch::of(events.len() + usize::from(position.is_some()));
-        if let Err(error) = self.produce(events, position, &batch, until) {
-            return Err(self.steps.abort(error));
+        match self.produce(events, position, &batch, until) {
+            Err(error) if Instant::now() >= until => return Err(self.late(error)),
+            Err(error) => return Err(self.steps.abort(error)),
+            Ok(()) => {}
         }
         // Waited for here and not in the commit, so that what is then to be committed is there.
         if !batch.wait(until) {
-            let late = "the broker did not take a transaction in time";
-            let failed = self.steps.abort(SinkError::not_published(late));
-            // Ended here, it may be open there: what the broker did not answer it may still read. Taking the ids over
-            // ends that too.
-            return Err(if failed.error.is_fenced() {
-                failed
-            } else {
-                Failed::lost(in_doubt(late.to_owned()))
-            });
+            let late = SinkError::not_published("the broker did not take a transaction in time");
+            // Where it has said something, it has heard the rest too, and hears of the end.
+            let silent = batch.reports().iter().all(Option::is_none);
+            return Err(if silent { self.late(late) } else { self.steps.abort(late) });
         }
         let reports = batch.reports();
         if let Some(error) = self.blame(events, &reports) {
@@ -223,6 +222,14 @@ impl Transaction<'_> {
             return Err(Failed { again, ..self.steps.abort(error) });
         }
         self.steps.commit(until)
+    }
+
+    /// Ended here, a transaction may be open there: what the broker did not answer it may still read. Taking the ids over
+    /// ends that too.
+    fn late(&self, error: SinkError) -> Failed {
+        let told = error.to_string();
+        let failed = self.steps.abort(error);
+        if failed.error.is_fenced() { failed } else { Failed::lost(in_doubt(told)) }
     }
 
     fn produce(

@@ -60,9 +60,9 @@ impl Held {
         }
     }
 
-    /// How many messages are held, in whatever state.
-    pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.back.len() + self.out.len()
+    /// How many messages are held that are not done. Of a done one the server may know, and only its answer was lost.
+    pub(super) fn pending(&self) -> usize {
+        self.all().filter(|kept| !kept.done).count()
     }
 
     /// Nobody has what is before those that were held back.
@@ -166,6 +166,12 @@ impl Held {
             }
         }
         self.returned.extend(all.into_values().filter(ours).map(|kept| kept.reply));
+    }
+
+    /// Gives everything up without a word: of a stream that was made anew, the server would take it for other messages.
+    pub(super) fn abandon(&mut self) {
+        self.give_up(|_| false);
+        self.forget_returned();
     }
 
     pub(super) fn lost(&mut self) -> Vec<Receipt> {

@@ -49,11 +49,12 @@ fn what_is_done_is_told_until_the_server_knows_it() {
     let done = [(given[0].receipt, Settle::Done)];
     assert_eq!(held.settle(&done).len(), 1);
     assert_eq!(held.settle(&done).len(), 1, "nobody said that it was heard");
+    assert_eq!(held.pending(), 0, "it may have been heard all the same");
     held.settle(&[(given[0].receipt, Settle::Again)]);
     assert!(held.give(1).is_empty(), "what is done stays done");
     held.told(given[0].receipt);
     assert!(held.settle(&done).is_empty());
-    assert_eq!(held.len(), 0);
+    assert_eq!(held.pending(), 0);
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn a_lease_that_ran_out_takes_everything_with_it() {
     assert!(held.expire(now));
     assert_eq!(held.lost(), [given[0].receipt]);
     assert_eq!(returned(&mut held), ["ack.3"], "the server has the others by itself");
-    assert_eq!(held.len(), 0);
+    assert_eq!(held.pending(), 0);
     assert!(held.settle(&[(given[0].receipt, Settle::Done)]).is_empty());
 }
 
@@ -111,4 +112,25 @@ fn who_leaves_gives_back_what_is_not_done() {
     held.settle(&[(given[0].receipt, Settle::Done)]);
     held.give_up(|_| true);
     assert_eq!(returned(&mut held), ["ack.2", "ack.3"]);
+}
+
+#[test]
+fn of_a_stream_that_was_made_anew_nothing_is_said() {
+    let now = Instant::now();
+    let mut held = held(&[1], now);
+    come(&mut held, 2, later(), false);
+    held.give(1);
+    assert!(held.expire(now));
+    held.lost();
+    assert!(held.next_returned().is_some());
+    for sequence in 3..=6 {
+        come(&mut held, sequence, later(), sequence == 6);
+    }
+    let given = held.give(2);
+    held.settle(&[(given[0].receipt, Settle::Done)]);
+    held.abandon();
+    assert_eq!(held.lost(), [given[0].receipt, given[1].receipt]);
+    assert!(returned(&mut held).is_empty());
+    assert!(held.settle(&[(given[0].receipt, Settle::Done)]).is_empty());
+    assert_eq!(held.pending(), 0);
 }

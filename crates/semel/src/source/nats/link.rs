@@ -41,7 +41,7 @@ pub(super) struct Link {
     /// Which making of the stream.
     pub(super) lineage: String,
     pub(super) ack_wait: Duration,
-    /// How long a word to the server may take: handlers stand still meanwhile.
+    /// How long all words of a call may take: handlers stand still meanwhile.
     patience: Duration,
     /// The last message that anybody may have whose it is not known, and since when that is so.
     sent_before: u64,
@@ -49,6 +49,8 @@ pub(super) struct Link {
     /// The last one of the stream that was ever sent to us, and the one that came last.
     last: u64,
     latest: u64,
+    /// The last one that was sent to us for its first time.
+    newest: u64,
 }
 
 /// What came.
@@ -89,6 +91,7 @@ impl Link {
             since: Instant::now(),
             last: info.delivered.stream_sequence,
             latest: 0,
+            newest: 0,
             asked: 0,
             asked_until: Instant::now(),
             context,
@@ -135,7 +138,7 @@ impl Link {
         }
         // The client would keep the request, and the next one, until the server is back.
         if self.client.connection_state() != State::Connected {
-            return Err(SourceError::later("NATS is away; the client connects again by itself"));
+            return Err(away());
         }
         let (batch, wait) = (most.clamp(1, PULL_MAX), wait.min(PULL_WAIT_MAX));
         let request = BatchConfig {
@@ -179,7 +182,14 @@ impl Link {
         let message = jetstream::Message { message, context: self.context.clone() };
         let info = message.info().map(|info| (info.stream_sequence, info.delivered));
         Some(match info {
+            // What is sent for its first time only rises, whoever else reads, while stream and consumer are the same.
+            Ok((sequence, 1)) if sequence <= self.newest => {
+                Err(SourceError::later("the stream or its consumer was made anew"))
+            }
             Ok((sequence, delivered)) => {
+                if delivered == 1 {
+                    self.newest = sequence;
+                }
                 (self.last, self.latest) = (self.last.max(sequence), sequence);
                 Ok(Arrival::Message { message: message.message, sequence, delivered })
             }
@@ -220,15 +230,25 @@ impl Link {
         Ok(info.ack_floor.stream_sequence >= self.sent_before || info.num_ack_pending <= ours)
     }
 
-    /// Says something about deliveries, each until the server has answered. Those that it has.
+    /// Until when words to the server may take that are said now.
+    pub(super) fn deadline(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.patience
+    }
+
+    /// Says something about deliveries, until the server has answered of each or the time is over. Those that it has.
     pub(super) async fn say<T: Copy>(
         &self,
         word: &'static str,
         about: Vec<(T, Subject)>,
+        until: tokio::time::Instant,
     ) -> Result<Vec<T>, (Vec<T>, SourceError)> {
+        // The client would keep the words, and say them when they may be about somebody else's delivery.
+        if self.client.connection_state() != State::Connected {
+            return Err((Vec::new(), away()));
+        }
         let words = about.into_iter().map(|(what, reply)| async move {
             let request = self.client.request(reply, Bytes::from_static(word.as_bytes()));
-            (what, tokio::time::timeout(self.patience, request).await)
+            (what, tokio::time::timeout_at(until, request).await)
         });
         let answers: Vec<_> = futures_util::stream::iter(words).buffer_unordered(WORDS_MAX).collect().await;
         let (mut heard, mut wrong) = (Vec::new(), None);
@@ -247,9 +267,14 @@ impl Link {
         }
     }
 
-    /// How long the stream keeps messages.
+    /// How long the stream keeps messages, or did when it was last asked.
     pub(super) async fn retention(&mut self) -> Option<Duration> {
-        let kept = self.stream.info().await.ok()?.config.max_age;
+        let told = self.stream.info().await.ok().map(|info| info.config.max_age);
+        let kept = told.unwrap_or_else(|| self.stream.cached_info().config.max_age);
         Some(if kept.is_zero() { Duration::MAX } else { kept })
     }
+}
+
+fn away() -> SourceError {
+    SourceError::later("NATS is away; the client connects again by itself")
 }

@@ -60,6 +60,8 @@ pub struct NatsSource {
     settling_in: bool,
     /// As the consumer has it, once it is known.
     ack_wait: Option<Duration>,
+    /// Which making of the stream what is held is of.
+    lineage: Option<String>,
     has_left: bool,
 }
 
@@ -76,6 +78,7 @@ impl NatsSource {
             held: Held::default(),
             settling_in: true,
             ack_wait: None,
+            lineage: None,
             has_left: false,
         }
     }
@@ -86,6 +89,10 @@ impl NatsSource {
         }
         if self.link.is_none() {
             let link = Link::open(&self.options).await?;
+            let before = self.lineage.replace(link.lineage.clone());
+            if before.is_some_and(|before| before != link.lineage) {
+                self.held.abandon();
+            }
             self.ack_wait = Some(link.ack_wait);
             self.settling_in = true;
             self.link = Some(link);
@@ -99,8 +106,9 @@ impl NatsSource {
 
     /// Gives back what is not ours to keep, one after the other: it is the order in which it comes again.
     async fn give_back(&mut self) -> Result<(), SourceError> {
+        let until = self.link()?.deadline();
         while let Some(reply) = self.held.next_returned() {
-            if let Err((_, error)) = self.link()?.say("-NAK", vec![((), reply)]).await {
+            if let Err((_, error)) = self.link()?.say("-NAK", vec![((), reply)], until).await {
                 self.held.forget_returned();
                 return Err(error);
             }
@@ -119,7 +127,7 @@ impl NatsSource {
 
     /// Nothing is held back any more when what was sent before is done, ours, or has run out.
     async fn settle_in(&mut self) -> Result<(), SourceError> {
-        let ours = self.held.len();
+        let ours = self.held.pending();
         let link = self.link()?;
         if link.is_settled(ours).await? || link.has_run_out() {
             self.held.release();
@@ -139,9 +147,12 @@ impl NatsSource {
 
     /// What has arrived and nobody looked at is ours, and has to be kept.
     fn take_in_what_is_there(&mut self) {
-        while let Some(Some(Some(Ok(arrival)))) = self.link.as_mut().map(|link| link.arrival().now_or_never())
-        {
-            self.take_in(arrival);
+        while let Some(Some(came)) = self.link.as_mut().map(|link| link.arrival().now_or_never()) {
+            match came {
+                Some(Ok(arrival)) => self.take_in(arrival),
+                // The consumer or the connection is gone: nothing more comes this way.
+                Some(Err(_)) | None => self.link = None,
+            }
         }
     }
 
@@ -202,13 +213,18 @@ impl Source for NatsSource {
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         self.expire();
+        if self.held.settle(settled).is_empty() {
+            return Ok(());
+        }
+        self.connect().await?;
+        // What ran out meanwhile, or is of a stream that was made anew, is not spoken of.
+        self.expire();
         let done = self.held.settle(settled);
         if done.is_empty() {
             return Ok(());
         }
-        self.connect().await?;
-        let told = self.link()?.say("+ACK", done).await;
-        let (heard, error) = match told {
+        let link = self.link()?;
+        let (heard, error) = match link.say("+ACK", done, link.deadline()).await {
             Ok(heard) => (heard, None),
             Err((heard, error)) => (heard, Some(error)),
         };
@@ -220,14 +236,19 @@ impl Source for NatsSource {
         let now = Instant::now();
         self.expire();
         self.take_in_what_is_there();
+        if self.held.to_keep(held).is_empty() {
+            return Ok(());
+        }
+        self.connect().await?;
+        // What ran out meanwhile, or is of a stream that was made anew, is not spoken of.
+        self.expire();
         let to_keep = self.held.to_keep(held);
         if to_keep.is_empty() {
             return Ok(());
         }
-        self.connect().await?;
         let link = self.link()?;
         let until = now + lease(link.ack_wait);
-        let (heard, error) = match link.say("+WPI", to_keep).await {
+        let (heard, error) = match link.say("+WPI", to_keep, link.deadline()).await {
             Ok(heard) => (heard, None),
             Err((heard, error)) => (heard, Some(error)),
         };

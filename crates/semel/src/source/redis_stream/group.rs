@@ -158,13 +158,15 @@ impl Group {
         Ok(())
     }
 
-    /// Makes these young: those that are others' by now, and those that are trimmed away.
+    /// Makes these young, and adds those that are others' by now, and those that are trimmed away: also what was told of
+    /// before it failed.
     pub(super) async fn keep(
         &mut self,
         options: &RedisStreamSourceOptions,
         ids: &[EntryId],
-    ) -> Result<(Vec<EntryId>, Vec<EntryId>), Failed> {
-        let (mut others, mut trimmed) = (Vec::new(), Vec::new());
+        others: &mut Vec<EntryId>,
+        trimmed: &mut Vec<EntryId>,
+    ) -> Result<(), Failed> {
         for some in ids.chunks(SCRIPT_IDS_MAX) {
             let some: Vec<String> = some.iter().map(ToString::to_string).collect();
             let Value::Array(told) = self.run(options, include_str!("keep.lua"), &some).await? else {
@@ -174,7 +176,7 @@ impl Group {
             others.extend(told.next().flatten().ok_or_else(odd)?);
             trimmed.extend(told.next().flatten().ok_or_else(odd)?);
         }
-        Ok((others, trimmed))
+        Ok(())
     }
 
     /// Gives back all that is ours, and is forgotten: how many of it were trimmed away.

@@ -317,21 +317,19 @@ impl Source for RedisStreamSource {
         }
         let Some(group) = &mut self.group else { return Ok(()) };
         let held: Vec<EntryId> = self.taken.open().filter(|id| !self.orphans.contains(id)).copied().collect();
-        match group.keep(&self.options, &held).await {
-            Ok((others, trimmed)) => {
-                let others: BTreeSet<EntryId> = others.into_iter().collect();
-                self.taken.lose(|id| others.contains(id));
-                if !trimmed.is_empty() {
-                    tracing::warn!(
-                        target: "semel::redis_stream", stream = self.options.stream, count = trimmed.len(),
-                        "entries were trimmed away while they were worked on; if this process dies now they are lost"
-                    );
-                    self.orphans.extend(trimmed);
-                }
-                Ok(())
-            }
-            Err(failed) => Err(self.failed(failed)),
+        let (mut others, mut trimmed) = (Vec::new(), Vec::new());
+        let kept = group.keep(&self.options, &held, &mut others, &mut trimmed).await;
+        // What was told before it failed holds all the same.
+        let others: BTreeSet<EntryId> = others.into_iter().collect();
+        self.taken.lose(|id| others.contains(id));
+        if !trimmed.is_empty() {
+            tracing::warn!(
+                target: "semel::redis_stream", stream = self.options.stream, count = trimmed.len(),
+                "entries were trimmed away while they were worked on; if this process dies now they are lost"
+            );
+            self.orphans.extend(trimmed);
         }
+        kept.map_err(|failed| self.failed(failed))
     }
 
     fn keep_in(&self) -> Duration {

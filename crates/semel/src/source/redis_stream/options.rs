@@ -8,6 +8,9 @@ use super::RedisStreamSource;
 use crate::sink::redis_stream::{KEY, PAYLOAD};
 use crate::source::SourceError;
 
+/// Shortest and longest time that counts: the clock does not go on for ever.
+const TIMES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(365 * 86_400));
+
 /// What to read, and how. See [`RedisStreamSource::options`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -57,16 +60,16 @@ impl RedisStreamSourceOptions {
         self
     }
 
-    /// How long a consumer may be silent before others take what it has: a minute unless told otherwise. All consumers of a
-    /// group should say the same.
+    /// How long a consumer may be silent before others take what it has: a minute unless told otherwise, a year at most.
+    /// All consumers of a group should say the same.
     pub fn claim_after(mut self, silence: Duration) -> Self {
-        self.claim_after = silence.max(Duration::from_millis(100));
+        self.claim_after = silence.clamp(TIMES.0, TIMES.1);
         self
     }
 
-    /// The longest that one call takes before it gives up on the server: 10 s.
+    /// The longest that one call takes before it gives up on the server: 10 s, a year at most.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.max(Duration::from_millis(100));
+        self.timeout = timeout.clamp(TIMES.0, TIMES.1);
         self
     }
 
@@ -76,5 +79,19 @@ impl RedisStreamSourceOptions {
     /// When stream, group or consumer has no name.
     pub fn open(self) -> Result<RedisStreamSource, SourceError> {
         RedisStreamSource::open(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_longer_than_the_clock_goes() {
+        let options = RedisStreamSourceOptions::new("redis://127.0.0.1", "s", "g").unwrap();
+        let options = options.timeout(Duration::MAX).claim_after(Duration::MAX);
+        assert_eq!((options.timeout, options.claim_after), (TIMES.1, TIMES.1));
+        let options = options.timeout(Duration::ZERO).claim_after(Duration::ZERO);
+        assert_eq!((options.timeout, options.claim_after), (TIMES.0, TIMES.0));
     }
 }

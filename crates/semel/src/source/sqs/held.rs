@@ -44,19 +44,22 @@ impl Held {
         self.waiting.len()
     }
 
-    /// Up to so many of those that wait. One whose time is over while it waited is nobody's loss: it comes again.
+    /// Up to so many of those that wait and are still ours.
     pub(super) fn give(&mut self, most: usize, now: Instant) -> Vec<Delivery> {
-        let mut given = Vec::new();
-        while given.len() < most
-            && let Some(delivery) = self.waiting.pop_front()
-        {
-            if self.of.get(&delivery.receipt).is_some_and(|ours| ours.until > now) {
-                given.push(delivery);
-            } else {
-                self.of.remove(&delivery.receipt);
-            }
+        self.run_out(now);
+        self.waiting.drain(..most.min(self.waiting.len())).collect()
+    }
+
+    /// Drops what waited for too long, which is nobody's loss: it comes again. So does what is behind it in its group, and
+    /// must not overtake it. To be done before more comes: that is in its order again.
+    pub(super) fn run_out(&mut self, now: Instant) {
+        let is_over = |receipt: &Receipt| self.of.get(receipt).is_none_or(|ours| ours.until <= now);
+        let over: Vec<Receipt> =
+            self.waiting.iter().map(|delivery| delivery.receipt).filter(is_over).collect();
+        for receipt in self.behind(&over) {
+            self.taken(receipt);
         }
-        given
+        over.into_iter().for_each(|receipt| self.forget(receipt));
     }
 
     /// The handle of a message that is still ours.
@@ -197,5 +200,29 @@ mod tests {
         assert_eq!(held.lost(now + LEASE), [Receipt(1), Receipt(3)]);
         let given = held.give(9, now + LEASE);
         assert_eq!(given.iter().map(|delivery| delivery.receipt).collect::<Vec<_>>(), [Receipt(5)]);
+    }
+
+    #[test]
+    fn what_waited_for_too_long_is_not_overtaken_in_its_group() {
+        let now = Instant::now();
+        let mut held = Held::default();
+        let come = |held: &mut Held, group: &str, until| {
+            let mut delivery = Delivery::new(Receipt(0), "q", "m".to_owned(), "{}");
+            delivery.key = Some(group.to_owned());
+            held.came(delivery, "h".to_owned(), until, true);
+        };
+        let (over, later) = (now + LEASE, now + LEASE * 2);
+        for (group, until) in [("a", later), ("a", over), ("b", later), ("a", later)] {
+            come(&mut held, group, until);
+        }
+        held.run_out(over);
+        // The same message again, and ours for long.
+        come(&mut held, "a", later);
+        let given = held.give(9, over);
+        assert_eq!(
+            given.iter().map(|delivery| delivery.receipt).collect::<Vec<_>>(),
+            [Receipt(1), Receipt(3), Receipt(5)]
+        );
+        assert!(held.lost(over).is_empty(), "nobody had them");
     }
 }

@@ -151,8 +151,12 @@ impl SqsSource {
             });
             self.asking = Some(Asking { attempt, answer });
         }
+        let bound = wait.min(WAIT_MAX) + self.options.timeout;
         let Some(asking) = &mut self.asking else { return Ok((0, 1)) };
-        let answer = (&mut asking.answer).await;
+        // It goes on by itself, and the next call gets its answer.
+        let Ok(answer) = tokio::time::timeout(bound, &mut asking.answer).await else {
+            return Err(SourceError::later("SQS did not answer in time"));
+        };
         let attempt = std::mem::take(&mut asking.attempt);
         self.asking = None;
         let (messages, begun) = match answer {
@@ -166,6 +170,7 @@ impl SqsSource {
             Err(ended) => return Err(SourceError::later(ended)),
         };
         let came = messages.len();
+        self.held.run_out(Instant::now());
         for message in messages {
             // Without a handle it cannot be settled; it comes again.
             let Some(handle) = message.receipt_handle().map(str::to_owned) else { continue };
@@ -182,10 +187,10 @@ impl SqsSource {
             .iter()
             .filter_map(|receipt| Some((*receipt, self.held.handle(*receipt, now)?.to_owned())))
             .collect();
-        let told =
-            self.within(async { Ok(settling::tell(&self.client, &self.options.url, &ours, fate).await) });
+        let until = tokio::time::Instant::now() + self.options.timeout;
+        let told = settling::tell(&self.client, &self.options.url, &ours, fate, until).await;
         let mut unheard: Option<String> = None;
-        for (receipt, told) in told.await? {
+        for (receipt, told) in told {
             match (told, fate) {
                 (Told::Heard, Fate::Keep(visibility)) => self.held.kept(receipt, now + visibility),
                 (Told::Heard, _) => self.held.forget(receipt),

@@ -8,6 +8,7 @@ use aws_sdk_sqs::types::{
 };
 
 use futures_util::stream::{self, StreamExt};
+use tokio::time::{Instant, timeout_at};
 
 use super::super::Receipt;
 use super::seconds;
@@ -37,12 +38,13 @@ pub(super) enum Told {
     Unheard(String),
 }
 
-/// Tells it. What is not answered was not heard. What is given back is so in its order, which others then see.
+/// Tells it until then. What is not answered was not heard. What is given back is so in its order, which others then see.
 pub(super) async fn tell(
     client: &Client,
     url: &str,
     messages: &[(Receipt, String)],
     fate: Fate,
+    until: Instant,
 ) -> Vec<(Receipt, Told)> {
     let requests = match fate {
         Fate::GiveBack => 1,
@@ -50,7 +52,7 @@ pub(super) async fn tell(
     };
     // Each has its part: futures that borrow from a slice are not `Send` for every lifetime.
     let parts: Vec<_> = messages.chunks(ENTRIES_MAX).map(<[_]>::to_vec).collect();
-    let parts = parts.into_iter().map(|part| tell_part(client, url, part, fate));
+    let parts = parts.into_iter().map(|part| tell_part(client, url, part, fate, until));
     let told: Vec<Vec<_>> = stream::iter(parts).buffered(requests).collect().await;
     told.into_iter().flatten().collect()
 }
@@ -60,11 +62,12 @@ async fn tell_part(
     url: &str,
     part: Vec<(Receipt, String)>,
     fate: Fate,
+    until: Instant,
 ) -> Vec<(Receipt, Told)> {
     let heard = match fate {
-        Fate::Delete => delete(client, url, &part).await,
-        Fate::GiveBack => change(client, url, &part, Duration::ZERO).await,
-        Fate::Keep(visibility) => change(client, url, &part, visibility).await,
+        Fate::Delete => in_time(until, delete(client, url, &part)).await,
+        Fate::GiveBack => in_time(until, change(client, url, &part, Duration::ZERO)).await,
+        Fate::Keep(visibility) => in_time(until, change(client, url, &part, visibility)).await,
     };
     let told = |receipt: &Receipt| {
         let id = receipt.0.to_string();
@@ -75,6 +78,15 @@ async fn tell_part(
         }
     };
     part.iter().map(|(receipt, _)| (*receipt, told(receipt))).collect()
+}
+
+/// One request that is slow does not void what others were answered. None is begun when the time is over.
+async fn in_time<T>(until: Instant, request: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let late = |maybe_done| Trouble { told: "SQS did not answer in time".to_owned(), code: None, maybe_done };
+    if Instant::now() >= until {
+        return Err(late(false));
+    }
+    timeout_at(until, request).await.unwrap_or_else(|_| Err(late(true)))
 }
 
 type Heard = (Vec<String>, Vec<BatchResultErrorEntry>);
@@ -126,6 +138,17 @@ fn judge(failed: Option<&BatchResultErrorEntry>) -> Told {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_is_slow_ends_with_the_time_of_all() {
+        let until = Instant::now() + Duration::from_secs(1);
+        let slow = in_time(until, std::future::pending::<Result<(), Trouble>>()).await;
+        assert!(slow.is_err_and(|trouble| trouble.maybe_done));
+        let begun_late = in_time(until, std::future::ready(Ok(()))).await;
+        assert!(begun_late.is_err_and(|trouble| !trouble.maybe_done));
+        let until = Instant::now() + Duration::from_secs(1);
+        assert!(in_time(until, std::future::ready(Ok(()))).await.is_ok());
+    }
 
     #[test]
     fn a_handle_that_is_worth_nothing_is_told_from_a_trouble() {
