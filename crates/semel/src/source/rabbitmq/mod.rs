@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use futures_util::{FutureExt, StreamExt};
 use lapin::options::BasicAckOptions;
+use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 
 use self::line::Line;
@@ -66,6 +67,8 @@ const KEEP: Duration = Duration::from_secs(10);
 pub struct RabbitmqSource {
     options: RabbitmqSourceOptions,
     line: Option<Line>,
+    /// A line that is being opened, by a task of its own: left half way, the broker would have a consumer that nobody reads.
+    opening: Option<JoinHandle<Result<(Line, Option<String>), SourceError>>>,
     taken: Taken<u64>,
     again: Again,
     /// Why the line went down, until it is told.
@@ -85,7 +88,7 @@ impl RabbitmqSource {
             return Err(SourceError::for_good("a queue has a name of 1 to 255 bytes"));
         }
         let (taken, again) = (Taken::default(), Again::default());
-        Ok(Self { options, line: None, taken, again, down: None, warned: false, left: false })
+        Ok(Self { options, line: None, opening: None, taken, again, down: None, warned: false, left: false })
     }
 
     /// The line is gone, and with it every tag: the broker gives these messages to somebody else.
@@ -113,9 +116,11 @@ impl RabbitmqSource {
                 return Err(SourceError::later("RabbitMQ could not be reached; it is tried again soon"));
             }
         }
-        let late = || SourceError::later("RabbitMQ did not answer in time");
-        let opened = timeout(self.options.timeout, Line::open(&self.options)).await;
-        match opened.unwrap_or_else(|_| Err(late())) {
+        let options = &self.options;
+        let opening = self.opening.get_or_insert_with(|| tokio::spawn(opened(options.clone())));
+        let opened = opening.await;
+        self.opening = None;
+        match opened.unwrap_or_else(|broken| Err(SourceError::later(broken))) {
             Ok((line, may_lose)) => {
                 if let (Some(why), false) = (may_lose, std::mem::replace(&mut self.warned, true)) {
                     tracing::warn!(target: "semel::rabbitmq", why, "messages may be lost");
@@ -152,6 +157,11 @@ impl RabbitmqSource {
             }
         }
     }
+}
+
+async fn opened(options: RabbitmqSourceOptions) -> Result<(Line, Option<String>), SourceError> {
+    let opened = timeout(options.timeout, Line::open(&options)).await;
+    opened.unwrap_or_else(|_| Err(SourceError::later("RabbitMQ did not answer in time")))
 }
 
 impl Source for RabbitmqSource {
@@ -214,7 +224,11 @@ impl Source for RabbitmqSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
         self.taken = Taken::default();
-        let Some(line) = self.line.take() else { return Ok(()) };
+        let line = match self.opening.take() {
+            Some(opening) => opening.await.ok().and_then(Result::ok).map(|(line, _)| line),
+            None => self.line.take(),
+        };
+        let Some(line) = line else { return Ok(()) };
         let failed = |why: &dyn std::fmt::Display| {
             SourceError::later(format!(
                 "RabbitMQ did not answer a consumer that leaves ({why}); it gives the messages to others when it misses it"
