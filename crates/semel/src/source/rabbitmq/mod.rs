@@ -68,7 +68,7 @@ pub struct RabbitmqSource {
     options: RabbitmqSourceOptions,
     line: Option<Line>,
     /// A line that is being opened, by a task of its own: left half way, the broker would have a consumer that nobody reads.
-    opening: Option<JoinHandle<Result<(Line, Option<String>), SourceError>>>,
+    opening: Option<JoinHandle<Opened>>,
     taken: Taken<u64>,
     again: Again,
     /// Why the line went down, until it is told.
@@ -76,6 +76,9 @@ pub struct RabbitmqSource {
     warned: bool,
     left: bool,
 }
+
+/// A line, and what its queue may lose.
+type Opened = Result<(Line, Option<String>), SourceError>;
 
 impl RabbitmqSource {
     /// A consumer of that queue, at the broker with this `amqp://` address.
@@ -159,7 +162,7 @@ impl RabbitmqSource {
     }
 }
 
-async fn opened(options: RabbitmqSourceOptions) -> Result<(Line, Option<String>), SourceError> {
+async fn opened(options: RabbitmqSourceOptions) -> Opened {
     let opened = timeout(options.timeout, Line::open(&options)).await;
     opened.unwrap_or_else(|_| Err(SourceError::later("RabbitMQ did not answer in time")))
 }
