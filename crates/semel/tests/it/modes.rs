@@ -301,6 +301,32 @@ async fn what_fails_after_its_mark_is_told_once_and_never_tried_again() {
     assert_eq!(handled(&handler, "a").await, Ok(()), "lost, as its name says");
 }
 
+/// Called again it would be found marked, and be counted as handled although nobody knows.
+#[tokio::test]
+async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
+    for hangs in [false, true] {
+        let [world, _] = worlds();
+        let guard = Guard::new(world.store.open().await);
+        let marks = Marks::new(&guard, "mail").unwrap();
+        let work =
+            move |_| async move { if hangs { std::future::pending().await } else { panic!("as planned") } };
+        let options = ConsumerOptions::default().handle_timeout(Duration::from_millis(300));
+        let consumer = Consumer::new("mail", world.queue.source(), marks.claim_before(work), options)
+            .dead_letters(world.clone());
+        let stop = consumer.stop_handle();
+        let run = tokio::spawn(consumer.run());
+        let empty = async {
+            while !world.queue.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, empty).await.expect("it is never done");
+        stop.stop();
+        assert_eq!(run.await.unwrap().unwrap().handled, 0);
+        assert_eq!(world.buried().len(), 1, "{:?}", world.buried());
+    }
+}
+
 #[tokio::test]
 async fn what_fails_before_its_mark_is_tried_again() {
     let (_, marks) = marks();

@@ -9,7 +9,7 @@ use tracing::Instrument;
 
 use super::call::{Called, call};
 use super::desk::{Held, Tried};
-use super::handler::{FailedKind, Handler};
+use super::handler::{Failed, FailedKind, Handler};
 use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
 use crate::inbox::tally;
@@ -42,7 +42,7 @@ pub(super) async fn handle<H: Handler>(
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
                 continue;
             }
-            Called::Failed(error) => error,
+            Called::Failed(error) | Called::Broke(error) => error,
             // Half of them, and the others not now: where everything hangs, each of them would take as long.
             Called::TooLong(error) => {
                 rest.clear();
@@ -79,6 +79,7 @@ async fn handled<H: Handler>(
     observer: &Observer,
 ) -> Called<usize> {
     let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
+    let gives_up = handler.gives_up_at_once();
     let handler = Arc::clone(handler);
     let begun = Instant::now();
     let (span, spans) = observer.spans(part);
@@ -86,10 +87,13 @@ async fn handled<H: Handler>(
         let (done, already) = tally::counting(handler.handle(&messages)).await;
         done.map(|()| already)
     };
-    let called = call("the handler", work.instrument(span), options.handle_timeout).await;
+    let called = match call("the handler", work.instrument(span), options.handle_timeout).await {
+        Called::Broke(error) | Called::TooLong(error) if gives_up => Called::Failed(Failed::poison(error)),
+        called => called,
+    };
     let (error, already) = match &called {
         Called::Done(already) => (None, *already),
-        Called::Failed(error) | Called::TooLong(error) => (Some(error), 0),
+        Called::Failed(error) | Called::Broke(error) | Called::TooLong(error) => (Some(error), 0),
     };
     spans.iter().for_each(|span| metrics::record(span, error));
     observer.metrics.iter().for_each(|metrics| metrics.called(begun.elapsed(), part.len(), already, error));

@@ -8,6 +8,8 @@ use super::handler::Failed;
 pub(in crate::inbox) enum Called<T> {
     Done(T),
     Failed(Failed),
+    /// It panicked: what it did is not known.
+    Broke(Failed),
     TooLong(Failed),
 }
 
@@ -22,7 +24,7 @@ pub(in crate::inbox) async fn call<T: Send + 'static>(
     match tokio::time::timeout(limit, &mut task).await {
         Ok(Ok(Ok(done))) => Called::Done(done),
         Ok(Ok(Err(failed))) => Called::Failed(failed),
-        Ok(Err(broken)) => Called::Failed(Failed::new(format!("{who} broke off: {broken}"))),
+        Ok(Err(broken)) => Called::Broke(Failed::new(format!("{who} broke off: {broken}"))),
         Err(_) => Called::TooLong(Failed::new(format!("{who} took longer than {limit:?}"))),
     }
 }

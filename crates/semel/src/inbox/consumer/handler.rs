@@ -51,6 +51,12 @@ pub trait Handler: Send + Sync + 'static {
     fn batch_max(&self) -> usize {
         usize::MAX
     }
+
+    /// Whether a message is given up when its call panics or takes too long. For whoever would find it done in a second call,
+    /// although nobody knows.
+    fn gives_up_at_once(&self) -> bool {
+        false
+    }
 }
 
 /// Longest that [`Failed::after`] may ask for.

@@ -54,4 +54,9 @@ impl<S: Store, W: Work> Handler for ClaimBefore<S, W> {
     fn batch_max(&self) -> usize {
         1
     }
+
+    /// It is marked, and a second call would say that it was handled.
+    fn gives_up_at_once(&self) -> bool {
+        true
+    }
 }

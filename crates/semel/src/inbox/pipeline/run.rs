@@ -361,7 +361,9 @@ impl<T: Transform> Pipeline<T> {
             tokio::select! {
                 called = &mut calling => return Ok(match called {
                     Called::Done(outputs) => Made::Outputs(outputs),
-                    Called::Failed(failed) | Called::TooLong(failed) => Made::Failed(failed),
+                    Called::Failed(failed) | Called::Broke(failed) | Called::TooLong(failed) => {
+                        Made::Failed(failed)
+                    },
                 }),
                 () = &mut over => return Ok(Made::Dropped),
                 () = tokio::time::sleep(self.source.keep_every()) => {
