@@ -29,7 +29,7 @@ pub struct Child {
     stdin: Option<ChildStdin>,
     stdout: Arc<Output>,
     stderr: Arc<Output>,
-    /// Lines of stdout already handed out by `next_line`, and of stderr by `wait_for_point`.
+    /// Lines of stdout already handed out by `next_line`, and of stderr by `wait_for_point` and `wait_for_said`.
     stdout_read: usize,
     stderr_read: usize,
 }
@@ -89,6 +89,22 @@ impl Child {
     /// The next line the child writes to stdout: its signal to the test.
     pub fn next_line(&mut self, timeout: Duration) -> io::Result<String> {
         self.stdout.next(&mut self.stdout_read, Instant::now() + timeout)
+    }
+
+    /// Waits for a line of stderr with this in it, among those that nobody has waited for yet, and returns it.
+    pub fn wait_for_said(&mut self, text: &str, timeout: Duration) -> io::Result<String> {
+        let until = Instant::now() + timeout;
+        loop {
+            let line = self.stderr.next(&mut self.stderr_read, until).map_err(|error| {
+                io::Error::new(
+                    error.kind(),
+                    format!("{text:?} was not said; stderr: {:?}", self.stderr.all()),
+                )
+            })?;
+            if line.contains(text) {
+                return Ok(line);
+            }
+        }
     }
 
     /// Lets a child that stands at its crash point continue.

@@ -40,6 +40,7 @@ mod rabbitmq;
 mod recipe;
 mod redis;
 mod redis_cluster;
+pub mod streams;
 
 pub use access::{Lease, SKIP_LOG_ENV, WITHOUT_ENV, find, require};
 pub use catalogue::Service;

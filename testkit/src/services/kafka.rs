@@ -169,13 +169,8 @@ fn consume(
     (max, patience): (usize, Duration),
     show: &[&str],
 ) -> Result<Vec<String>> {
-    JARS.fetch()?;
-    // The broker may be somebody else's, so the logging's configuration may not be there yet.
-    let dir = super::instance::root().join("kafka");
-    std::fs::create_dir_all(&dir)?;
-    std::fs::write(dir.join("log4j2.properties"), LOGGING)?;
-    let mut consumer = java("128m", &dir)?;
-    consumer.args(["org.apache.kafka.tools.consumer.ConsoleConsumer", "--from-beginning"]);
+    let mut consumer = tool("consumer.ConsoleConsumer")?;
+    consumer.arg("--from-beginning");
     consumer.args(["--bootstrap-server", bootstrap]).args(topics);
     consumer.arg("--timeout-ms").arg(patience.as_millis().to_string());
     consumer.arg("--max-messages").arg(max.to_string());
@@ -188,9 +183,52 @@ fn consume(
     Ok(output.lines().map(str::to_owned).collect())
 }
 
+/// One of Kafka's own tools.
+fn tool(class: &str) -> Result<Command> {
+    JARS.fetch()?;
+    // The broker may be somebody else's, so the logging's configuration may not be there yet.
+    let dir = super::instance::root().join("kafka");
+    std::fs::create_dir_all(&dir)?;
+    std::fs::write(dir.join("log4j2.properties"), LOGGING)?;
+    let mut tool = java("128m", &dir)?;
+    tool.arg(format!("org.apache.kafka.tools.{class}"));
+    Ok(tool)
+}
+
+/// Aborts the transactions that are open in a partition, with Kafka's own tool; how many there were. For what a broker
+/// that was killed left open and does not know any more.
+pub fn abort_open_transactions(bootstrap: &str, topic: &str, partition: i32) -> Result<usize> {
+    let ask = |command: &str, more: &[&str]| {
+        let mut tool = tool("TransactionsCommand")?;
+        tool.args(["--bootstrap-server", bootstrap, command, "--topic", topic, "--partition"]);
+        tool.arg(partition.to_string()).args(more);
+        run(tool).map_err(|error| Error::of(error, "Kafka's tool for transactions"))
+    };
+    let told = ask("describe-producers", &[])?;
+    let mut aborted = 0;
+    for start in told.lines().filter_map(start_of_open) {
+        ask("abort", &["--start-offset", start])?;
+        aborted += 1;
+    }
+    Ok(aborted)
+}
+
+/// Where the open transaction of a producer began: the last column, a number if there is one.
+fn start_of_open(line: &str) -> Option<&str> {
+    line.split_whitespace().last().filter(|start| start.parse::<u64>().is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_an_open_transaction_is_read() {
+        let head = "ProducerId\tProducerEpoch\tLatestCoordinatorEpoch\tLastSequence\tLastTimestamp\tCurrentTransactionStartOffset";
+        assert_eq!(start_of_open(head), None);
+        assert_eq!(start_of_open("2000\t4\t0\t1\t1763312345678\tNone"), None);
+        assert_eq!(start_of_open("2000\t4\t0\t1\t1763312345678\t17"), Some("17"));
+    }
 
     #[test]
     fn a_line_of_the_console_consumer_is_read() {
