@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod history;
 mod mysql;
 mod postgres;
 mod protect;

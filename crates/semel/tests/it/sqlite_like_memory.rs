@@ -182,11 +182,12 @@ async fn transcript(store: impl Store, hand: &Hand, ops: &[Op]) -> Vec<String> {
                     after: None,
                     limit: 100,
                 };
-                let page = store.list(filter).await.unwrap();
+                let mut page = store.list(filter).await.unwrap();
                 assert_eq!(page.next, None);
-                let mut lines: Vec<String> = page.records.iter().map(|record| seen.record(record)).collect();
                 // Claimed in the same millisecond: each store has an order, and they need not agree.
-                lines.sort();
+                // In one order before epochs are numbered: a decision's is first seen here.
+                page.records.sort_by_key(|record| record.intent.id().to_string());
+                let lines: Vec<String> = page.records.iter().map(|record| seen.record(record)).collect();
                 lines.join(" | ")
             }
         };
