@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use proof::planted::{By, ConfirmedEarly, DoneEarly, Naive};
+use semel::relay::cdc::{CdcOutbox, CdcSource, PlantedBug};
 use semel::relay::poll::mysql::MysqlOutbox;
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
 use semel::relay::poll::sqlite::SqliteOutbox;
@@ -26,6 +27,8 @@ enum Mode {
     Poll,
     /// By polling, exactly once.
     ExactlyOnce,
+    /// From PostgreSQL's log.
+    Log(Log),
     /// A planted bug: confirmed before the broker has it.
     ConfirmedEarly,
     /// A planted bug: marked before it is sent.
@@ -36,11 +39,30 @@ enum Mode {
     ByXid,
 }
 
+/// How the log is read.
+#[derive(Clone, Copy, Default)]
+struct Log {
+    exactly_once: bool,
+    /// Also that of a standby that was promoted.
+    following: bool,
+    /// A planted bug: the server is told of what the broker does not have.
+    acked_early: bool,
+}
+
 impl Mode {
     fn read(text: &str) -> Result<Self, Failed> {
         Ok(match text {
             "poll" => Self::Poll,
             "exactly-once" => Self::ExactlyOnce,
+            "cdc" => Self::Log(Log::default()),
+            "cdc-following" => Self::Log(Log { following: true, ..Log::default() }),
+            "cdc-exactly-once" => Self::Log(Log { exactly_once: true, ..Log::default() }),
+            "cdc-exactly-once-following" => {
+                Self::Log(Log { exactly_once: true, following: true, ..Log::default() })
+            }
+            "cdc-exactly-once-acked-early" => {
+                Self::Log(Log { exactly_once: true, acked_early: true, ..Log::default() })
+            }
             "confirmed-early" => Self::ConfirmedEarly,
             "done-early" => Self::DoneEarly,
             "by-seq" => Self::BySeq,
@@ -54,7 +76,7 @@ impl Mode {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    match relay(&args).await {
+    match Box::pin(relay(&args)).await {
         Ok(told) => {
             println!("{told}");
             ExitCode::SUCCESS
@@ -83,6 +105,10 @@ async fn relay(args: &[String]) -> Result<String, Failed> {
     let sink = kafka.sink()?;
     match mode {
         Mode::ExactlyOnce => as_it_is(mode, postgres(source, batch, lease).await?, kafka).await,
+        Mode::Log(how) => {
+            let mode = if how.exactly_once { Mode::ExactlyOnce } else { Mode::Poll };
+            as_it_is(mode, log(source, batch, lease, how).await?, kafka).await
+        }
         Mode::Poll => run(postgres(source, batch, lease).await?, sink).await,
         Mode::ConfirmedEarly => run(postgres(source, batch, lease).await?, ConfirmedEarly::new(sink)).await,
         Mode::DoneEarly => run(DoneEarly(postgres(source, batch, lease).await?), sink).await,
@@ -128,6 +154,15 @@ async fn as_it_is(mode: Mode, source: impl Source, kafka: Kafka<'_>) -> Result<S
 
 async fn postgres(url: &str, batch: usize, lease: Duration) -> Result<PostgresSource, Failed> {
     Ok(PostgresOutbox::options(url)?.batch_max(batch, 1 << 20).lease(lease).open().await?.source())
+}
+
+async fn log(url: &str, batch: usize, lease: Duration, how: Log) -> Result<CdcSource, Failed> {
+    let mut options = CdcOutbox::options(url)?.batch_max(batch, 1 << 20).lease(lease);
+    options = options.follow_promotions(how.following);
+    if how.acked_early {
+        options = options.note_every(Duration::from_millis(1)).plant(PlantedBug::AckUnconfirmed);
+    }
+    Ok(options.open().await?.source())
 }
 
 async fn naive(url: &str, by: By) -> Result<Naive, Failed> {

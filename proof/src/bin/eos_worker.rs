@@ -1,11 +1,12 @@
 //! A relay that publishes exactly once, for killing: from the outbox in PostgreSQL to Kafka, until SIGTERM.
 //!
-//! `eos_worker POSTGRES_URL BOOTSTRAP TRANSACTIONAL_ID POSITION_TOPIC LEASE_MS`. It says `done` after each batch, and
-//! at last why it ended. It stops at the points of [`semel::crash`].
+//! `eos_worker POSTGRES_URL BOOTSTRAP TRANSACTIONAL_ID POSITION_TOPIC LEASE_MS poll|cdc`. It says `done` after each
+//! batch, and at last why it ended. It stops at the points of [`semel::crash`].
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{
     Batch, Lag, Pruned, Reached, Relay, RelayError, RelayOptions, Settled, Source, SourceError,
@@ -31,17 +32,31 @@ async fn main() -> ExitCode {
 }
 
 async fn relay(args: &[String]) -> Result<String, Failed> {
-    let [url, bootstrap, id, positions, lease_ms] = args else {
-        return Err("usage: eos_worker POSTGRES_URL BOOTSTRAP ID POSITIONS LEASE_MS".into());
+    let [url, bootstrap, id, positions, lease_ms, mode] = args else {
+        return Err("usage: eos_worker POSTGRES_URL BOOTSTRAP ID POSITIONS LEASE_MS poll|cdc".into());
     };
     let lease = Duration::from_millis(lease_ms.parse()?);
-    let outbox = PostgresOutbox::options(url)?.lease(lease).batch_max(40, 1 << 20).open().await?;
+    let kafka = [bootstrap, id, positions];
+    match mode.as_str() {
+        "poll" => {
+            let outbox = PostgresOutbox::options(url)?.lease(lease).batch_max(40, 1 << 20).open().await?;
+            run(outbox.source(), kafka).await
+        }
+        "cdc" => {
+            let outbox = CdcOutbox::options(url)?.lease(lease).batch_max(40, 1 << 20).open().await?;
+            run(outbox.source(), kafka).await
+        }
+        other => Err(format!("there is no mode {other:?}").into()),
+    }
+}
+
+async fn run(source: impl Source, [bootstrap, id, positions]: [&String; 3]) -> Result<String, Failed> {
     let sink = KafkaSink::options(bootstrap)
         .position_topic(positions)
         .timeout(Duration::from_secs(5))
         .exactly_once(id)?;
     let options = RelayOptions::default().pause(Duration::from_millis(20), Duration::from_secs(1)).keep_all();
-    let relay = Relay::new(Told(outbox.source()), sink, options);
+    let relay = Relay::new(Told(source), sink, options);
     let stop = relay.stop_handle();
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::spawn(async move {

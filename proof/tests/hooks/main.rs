@@ -10,3 +10,4 @@ mod place;
 mod provider;
 mod relayed;
 mod server;
+mod silent;

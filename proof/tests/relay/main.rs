@@ -14,4 +14,5 @@ mod planted;
 mod prune;
 mod sink;
 mod sqlite;
+mod wake;
 mod world;

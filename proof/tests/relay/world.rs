@@ -22,14 +22,23 @@ pub fn corner() -> String {
 pub struct Postgres {
     url: String,
     schema: String,
-    _lease: Lease,
+    _lease: Option<Lease>,
 }
 
 impl Postgres {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new() -> Option<Self> {
         let lease = require(Service::Postgres)?;
-        let world = Self { url: lease.url().to_owned(), schema: corner(), _lease: lease };
+        Some(Self::at(lease.url().to_owned(), Some(lease)).await)
+    }
+
+    /// On a server that the test has alone.
+    pub async fn on(url: &str) -> Self {
+        Self::at(url.to_owned(), None).await
+    }
+
+    async fn at(url: String, lease: Option<Lease>) -> Self {
+        let world = Self { url, schema: corner(), _lease: lease };
         let client = connect(&world.url).await;
         let tables = outbox::schema(Dialect::Postgres);
         let schema = &world.schema;
@@ -37,7 +46,7 @@ impl Postgres {
             .batch_execute(&format!("CREATE SCHEMA {schema}; SET search_path = {schema}; {tables}"))
             .await
             .unwrap();
-        Some(world)
+        world
     }
 
     pub fn url(&self) -> String {

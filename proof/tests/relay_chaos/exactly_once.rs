@@ -1,16 +1,17 @@
 //! The same with the position in Kafka's transactions: a reader of committed data sees each event once.
 
 use semel::crash::{BEFORE_SINK_COMMIT, IN_EXACTLY_ONCE};
-use testkit::services::{Service, alone, require};
+use testkit::child::Child;
+use testkit::services::{Cluster, Service, alone, require};
 
 use crate::killed::killed;
-use crate::load::connect;
+use crate::load::{Load, connect};
 use crate::rounds;
 use crate::scene::Scene;
 use crate::servers::apart;
 use crate::{SOON, judge::Verdict};
 
-fn once(verdict: &Verdict) {
+pub fn once(verdict: &Verdict) {
     assert!(verdict.holds_exactly_once(), "{verdict}");
     assert!(verdict.events > 100, "{verdict}");
 }
@@ -42,7 +43,6 @@ async fn sqlite_to_kafka_killed_at_every_point_and_at_any_time() {
     once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
 }
 
-/// Stopped with its transaction open, and continued after another has sent the batch: the broker knows it no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_wakes_up_with_its_transaction_open() {
     let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {
@@ -50,6 +50,11 @@ async fn one_wakes_up_with_its_transaction_open() {
     };
     let mut scene = Scene::postgres(database.url(), broker.url()).await.exactly_once();
     let load = scene.load();
+    once(&woken_up(&mut scene, load).await);
+}
+
+/// Stopped with its transaction open, and continued after another has sent the batch: the broker knows it no more.
+pub async fn woken_up(scene: &mut Scene, load: Load) -> Verdict {
     let mut asleep = scene.relay_at(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
     asleep.wait_for_point(SOON).unwrap();
     // All of it: while only its commit takes long, it keeps its lease.
@@ -63,7 +68,7 @@ async fn one_wakes_up_with_its_transaction_open() {
     asleep.terminate().unwrap();
     let ended = asleep.wait(SOON).unwrap();
     assert!(ended.status.success(), "{ended:?}");
-    once(&scene.end(load, vec![awake]).await);
+    scene.end(load, vec![awake]).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,13 +95,23 @@ async fn the_database_is_killed_and_comes_back() {
     let mut scene = scene.exactly_once();
     let load = scene.load();
     let relay = scene.relay();
+    once(&without_its_database(&mut scene, &mut cluster, load, relay).await);
+}
+
+/// The database dies under a relay that runs, and comes back.
+pub async fn without_its_database(
+    scene: &mut Scene,
+    cluster: &mut Cluster,
+    load: Load,
+    relay: Child,
+) -> Verdict {
     for _ in 0..rounds(2) {
         scene.follower.more(100);
         cluster.kill().unwrap();
         cluster.start().unwrap();
     }
     scene.follower.more(100);
-    once(&scene.end(load, vec![relay]).await);
+    scene.end(load, vec![relay]).await
 }
 
 /// The position in Kafka is from after the backup. New events get the numbers of those that are gone, and would be taken

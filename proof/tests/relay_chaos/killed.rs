@@ -13,6 +13,15 @@ use crate::scene::Scene;
 /// At each of these points, early and perhaps later on, and then at any time, all under one load.
 pub async fn killed(scene: &mut Scene, points: &[&str], times: &[u32]) -> Verdict {
     let load = scene.load();
+    kill(scene, points, times).await;
+    let relay = scene.relay();
+    let verdict = scene.end(load, vec![relay]).await;
+    assert!(verdict.events > 200, "{verdict}");
+    verdict
+}
+
+/// One relay after the other.
+pub async fn kill(scene: &mut Scene, points: &[&str], times: &[u32]) {
     for point in points {
         for nth in times {
             let mut relay = scene.relay_at(Some(&format!("{point}:{nth}")));
@@ -27,13 +36,9 @@ pub async fn killed(scene: &mut Scene, points: &[&str], times: &[u32]) -> Verdic
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..50))).await;
         relay.kill().unwrap();
     }
-    let relay = scene.relay();
-    let verdict = scene.end(load, vec![relay]).await;
-    assert!(verdict.events > 200, "{verdict}");
-    verdict
 }
 
-fn at_least_once(verdict: &Verdict) {
+pub fn at_least_once(verdict: &Verdict) {
     assert!(verdict.holds(), "{verdict}");
     // Killed between the broker's word and its own note: what it had sent is sent again.
     assert!(verdict.repeats > 0, "{verdict}");

@@ -5,12 +5,14 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod broker;
+mod cdc;
 mod exactly_once;
 mod judge;
 mod killed;
 mod load;
 mod outage;
 mod planted;
+mod promoted;
 mod scene;
 mod servers;
 mod several;

@@ -31,6 +31,8 @@ pub struct Scene {
     /// The broker itself.
     broker: String,
     pub topic: String,
+    /// What a relay that publishes exactly once is called by the broker.
+    pub name: String,
     pub database: Database,
     pub follower: Follower,
 }
@@ -40,7 +42,8 @@ impl Scene {
         let topic = topic(broker).await;
         let follower = Follower::new(broker, &topic);
         let broker = broker.to_owned();
-        Self { source, bootstrap: broker.clone(), mode: "poll", broker, topic, database, follower }
+        let name = topic.clone();
+        Self { source, bootstrap: broker.clone(), mode: "poll", broker, topic, name, database, follower }
     }
 
     /// In a schema of its own on this server.
@@ -107,7 +110,7 @@ impl Scene {
     pub fn relay_at(&self, point: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chaos_relay"));
         let lease = LEASE.as_millis().to_string();
-        command.args([&self.source, &self.bootstrap, self.mode, &self.topic, "50", &lease]);
+        command.args([&self.source, &self.bootstrap, self.mode, &self.name, "50", &lease]);
         Child::spawn(command, point).unwrap()
     }
 

@@ -71,11 +71,8 @@ async fn a_standby_is_refused_and_once_promoted_it_goes_on() {
     proxy.point_at(standby.addr()).unwrap();
     cluster.kill().unwrap();
     proxy.cut();
-    // It asks, is refused, and goes on asking: neither does it end, nor does it publish.
-    let refused = proxy.accepted();
-    while proxy.accepted() < refused + 3 {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    // Neither does it end, nor does it publish.
+    asks_again(&proxy).await;
     standby.promote().unwrap();
     let more = scene.load();
     scene.follower.more(200);
@@ -89,8 +86,19 @@ async fn a_standby_is_refused_and_once_promoted_it_goes_on() {
     assert!(verdict.holds(), "{verdict}");
 }
 
+/// Waits until a relay has asked, was refused, and goes on asking.
+pub async fn asks_again(proxy: &Proxy) {
+    let refused = proxy.accepted();
+    let waited = async {
+        while proxy.accepted() < refused + 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waited).await.expect("the relay asks again");
+}
+
 /// Waits until the standby has all that the server has.
-async fn caught_up(scene: &Scene, standby: &Cluster) {
+pub async fn caught_up(scene: &Scene, standby: &Cluster) {
     let Database::Postgres(pool) = &scene.database else { panic!("there are standbys of PostgreSQL only") };
     let end: String =
         sqlx::query_scalar("SELECT pg_current_wal_flush_lsn()::text").fetch_one(pool).await.unwrap();

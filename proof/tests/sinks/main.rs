@@ -5,6 +5,7 @@
 
 mod kafka;
 mod nats;
+mod planted;
 mod rabbitmq;
 mod redis_stream;
 mod sqs;

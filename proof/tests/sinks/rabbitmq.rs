@@ -11,7 +11,7 @@ use lapin::{Channel, Connection, ConnectionProperties};
 use semel::conformance::sink::{Seen, SinkHarness};
 use semel::sink::rabbitmq::{RabbitmqSink, Unroutable};
 use semel::sink::{Published, Sink};
-use testkit::proxy::Proxy;
+use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, alone, require};
 use tokio::sync::Mutex;
 
@@ -192,4 +192,29 @@ async fn a_killed_broker_keeps_what_it_confirmed() {
     }
     assert!(confirmed(&answers), "the broker is back and takes nothing: {answers:?}");
     assert_eq!(texts(&drain(broker.url(), &queue).await), ["1", "2", "3"]);
+}
+
+/// Wherever the connection is cut while it is asked: it could not be asked, and nothing is said of the exchange.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_connection_is_no_missing_exchange() {
+    let Some(broker) = require(Service::Rabbitmq) else { return };
+    let behind = broker.url().rsplit_once('@').unwrap().1;
+    let (address, _) = behind.split_once('/').unwrap();
+    let proxy = Proxy::start(address).unwrap();
+    let url = broker.url().replace(address, &proxy.addr().to_string());
+    let mut sink = RabbitmqSink::options(&url).exchange("amq.topic").timeout(Duration::from_secs(5)).open();
+    let (mut cut, mut asked) = (0, false);
+    for bytes in (0..).step_by(4) {
+        assert!(bytes < 10_000, "it is never asked");
+        proxy.next(1, Fault::CutAnswerAfter(bytes));
+        match sink.probe().await {
+            Err(_) => cut += 1,
+            Ok(()) => asked = true,
+        }
+        assert_eq!(sink.guarantee().broken_by, Vec::<String>::new(), "cut after {bytes} bytes");
+        if asked {
+            break;
+        }
+    }
+    assert!(cut > 50, "only {cut} places to cut it");
 }

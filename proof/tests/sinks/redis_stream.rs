@@ -9,7 +9,7 @@ use redis::{AsyncCommands, FromRedisValue};
 use semel::conformance::sink::{Seen, SinkHarness};
 use semel::sink::redis_stream::{PAYLOAD, RedisStreamSink};
 use semel::sink::{Published, Sink};
-use testkit::proxy::Proxy;
+use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, alone, require};
 
 use crate::{confirmed, event, lose_an_answer, texts, unique};
@@ -137,4 +137,35 @@ async fn a_killed_redis_keeps_what_it_confirmed() {
     server.start().unwrap();
     assert!(confirmed(&sink.publish(&second).await));
     assert_eq!(texts(&read(server.url(), &stream).await), ["1", "2"]);
+}
+
+/// Wherever the connection is cut while it is asked: it could not be asked, and is not taken for one that keeps all.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_connection_is_no_answer() {
+    let Some(server) = alone(Service::Redis) else { return };
+    let address = server.url().trim_start_matches("redis://");
+    let proxy = Proxy::start(address).unwrap();
+    let options = RedisStreamSink::options(&format!("redis://{}", proxy.addr())).unwrap();
+    let mut sink = options.timeout(Duration::from_secs(5)).open();
+    let url = server.url();
+    let fsync = async |value: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("appendfsync").arg(value);
+        set.exec_async(&mut connect(url).await).await.unwrap();
+    };
+    fsync("everysec").await;
+    let (mut cut, mut said) = (0, Vec::new());
+    for bytes in (0..10_000).step_by(2) {
+        proxy.next(1, Fault::CutAnswerAfter(bytes));
+        match sink.probe().await {
+            Err(_) => cut += 1,
+            Ok(()) => {
+                said = sink.guarantee().broken_by;
+                break;
+            }
+        }
+    }
+    fsync("always").await;
+    assert!(cut > 50, "only {cut} places to cut it: {said:?}");
+    assert!(said.len() == 1 && said[0].contains("appendfsync everysec"), "{said:?}");
 }

@@ -14,6 +14,7 @@ use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, require};
 
+use crate::planted::{Bug, are_caught};
 use crate::{confirmed, event, lose_an_answer, texts, unique};
 
 /// Each topic has a queue.
@@ -106,6 +107,17 @@ impl SinkHarness for Sqs {
 
 mod laws {
     semel::sink_conformance!(super::Sqs::new());
+}
+
+#[test]
+fn planted_bugs_are_caught_on_the_real_queue() {
+    let bugs = [
+        (Bug::ConfirmsWhatWasSent, "a_broker_that_is_gone_confirms_nothing"),
+        (Bug::ConfirmsWhatWasSent, "a_broker_that_is_silent_confirms_nothing"),
+        (Bug::GoesOnPastARefusedEvent, "a_refused_event_is_told_and_holds_back_its_key"),
+        (Bug::NewIdForARepeat, "a_repeat_has_the_same_id"),
+    ];
+    are_caught(Sqs::new, &bugs);
 }
 
 #[tokio::test(flavor = "multi_thread")]

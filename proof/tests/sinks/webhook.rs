@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use semel::conformance::sink::{Seen, SinkHarness};
@@ -12,7 +12,7 @@ use semel::outbox::Event;
 use semel::sink::webhook::{WebhookOptions, WebhookSink};
 use semel::sink::{Published, Sink};
 use testkit::certificates::certificates;
-use testkit::proxy::Proxy;
+use testkit::proxy::{Fault, Proxy};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -316,4 +316,67 @@ async fn a_lost_answer_is_none_and_the_repeat_has_the_same_id() {
     assert_eq!(texts(&seen), ["1", "2", "3"]);
     let second: Vec<_> = seen.iter().filter(|seen| seen.payload == "2").map(Seen::id).collect();
     assert_eq!(second, [second[0], second[0]], "the second was received twice, with one id");
+}
+
+/// Takes connections and never answers. How many there were.
+async fn silent() -> (SocketAddr, Arc<Mutex<usize>>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (address, connections) = (listener.local_addr().unwrap(), Arc::<Mutex<usize>>::default());
+    let count = Arc::clone(&connections);
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            *count.lock().unwrap() += 1;
+            kept.push(stream);
+        }
+    });
+    (address, connections)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_never_answers_is_not_waited_for_again_and_again() {
+    let (receiver, (address, connections)) = (Receiver::start(), silent().await);
+    let options = receiver.options(&["good"]).concurrency(2).attempt_timeout(Duration::from_millis(500));
+    let mut sink = options.endpoint("silent", &format!("http://{address}/"), SECRET).unwrap().open();
+    let keys: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
+    let events: Vec<_> =
+        keys.iter().flat_map(|key| ["silent", "good"].map(|topic| event(topic, key, 1))).collect();
+    let answers = sink.publish(&events).await;
+    let by_topic = |topic: &str| {
+        let both = events.iter().zip(&answers);
+        both.filter(|(event, _)| event.topic() == topic).map(|(_, answer)| answer).collect::<Vec<_>>()
+    };
+    assert!(by_topic("good").iter().all(|answer| **answer == Published::Confirmed), "{answers:?}");
+    assert!(by_topic("silent").iter().all(|answer| matches!(answer, Published::Failed(_))), "{answers:?}");
+    // Three, and one that was under way beside the third.
+    let tried = *connections.lock().unwrap();
+    assert!((3..=4).contains(&tried), "{tried} of {} events were sent to it", keys.len());
+    let in_doubt = by_topic("silent").iter().filter(|answer| is_in_doubt(answer)).count();
+    assert_eq!(in_doubt, tried, "what was not sent is known not to be published");
+}
+
+fn is_in_doubt(answer: &Published) -> bool {
+    matches!(answer, Published::Failed(error) if error.is_maybe_published())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_comes_back_is_tried_by_one_event_and_then_by_all() {
+    let receiver = Receiver::start();
+    let proxy = Proxy::start(receiver.address).unwrap();
+    let options = WebhookSink::options().allow_private().attempt_timeout(Duration::from_millis(300));
+    let mut sink = options.endpoint("back", &format!("http://{}/back", proxy.addr()), SECRET).unwrap().open();
+    proxy.set(Fault::Refuse);
+    let events: Vec<_> = (0..5).map(|n| event("back", &format!("k{n}"), 1)).collect();
+    let failed = sink.publish(&events).await;
+    assert!(failed.iter().all(|answer| matches!(answer, Published::Failed(_))), "{failed:?}");
+    proxy.set(Fault::Pass);
+    let still = sink.publish(&events[..1]).await;
+    assert!(format!("{still:?}").contains("it is tried again in"), "{still:?}");
+    let until = Instant::now() + Duration::from_secs(20);
+    while !confirmed(&sink.publish(&events[..1]).await) {
+        assert!(Instant::now() < until, "it is not tried again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(confirmed(&sink.publish(&events[1..]).await));
+    assert_eq!(receiver.read("back").len(), 5);
 }

@@ -79,6 +79,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         let mut sea = Sea { known: None, most: usize::MAX };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         while !*stopped.borrow() {
+            self.check_promise_if_due().await;
             self.sample_if_due().await;
             let turn = self.turn(&mut sea, &mut ended).await;
             self.observe(|metrics| match &turn {
@@ -162,8 +163,17 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         crash::point(crash::BEFORE_BEGIN);
         let began = Instant::now();
         self.observe(RelayMetrics::call_begins);
+        let mut stopped = self.stop.subscribe();
         let Self { source, sink, observer, .. } = self;
-        let begun = keeping(source, observer.as_ref(), sink.begin()).await;
+        // A broker that is away is not waited for when it is to stop.
+        let begun = async {
+            tokio::select! {
+                biased;
+                begun = sink.begin() => Some(begun),
+                () = wait(&mut stopped) => None,
+            }
+        };
+        let begun = keeping(source, observer.as_ref(), begun).await.map(Option::flatten);
         self.tell_call(
             began,
             0,

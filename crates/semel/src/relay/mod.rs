@@ -13,6 +13,8 @@
 //!   keys go on.
 //! - **It must be seen once.** With a sink that keeps the position beside the events,
 //!   [`run_exactly_once`](Relay::run_exactly_once) compares it after every crash and doubt.
+//! - **The broker may forget.** The sink is asked when the relay starts, and what stands in the way of its promise is
+//!   logged as an error.
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
@@ -25,6 +27,7 @@ mod metrics;
 mod options;
 mod parts;
 pub mod poll;
+mod promise;
 mod reached;
 mod run;
 mod source;

@@ -9,6 +9,7 @@ use tracing::Instrument;
 
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
+use super::promise::Promise;
 use super::source::{Batch, Lineage, Source, SourceError};
 use super::wave::Waves;
 use crate::crash;
@@ -43,6 +44,7 @@ pub struct Relay<S, K> {
     wake: Wake,
     pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
+    pub(super) promise: Promise,
     pub(super) observer: Option<Observer>,
 }
 
@@ -124,7 +126,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// A relay that has not begun.
     pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
         let (stop, _) = watch::channel(false);
-        Self { source, sink, options, wake: Wake::default(), stop, pruned: Instant::now(), observer: None }
+        let (wake, pruned, promise) = (Wake::default(), Instant::now(), Promise::unknown());
+        Self { source, sink, options, wake, stop, pruned, promise, observer: None }
     }
 
     /// Counts here. Then, and only then, the source is asked every few seconds how much is left.
@@ -143,13 +146,15 @@ impl<S: Source, K: Sink> Relay<S, K> {
         Stop(self.stop.clone())
     }
 
-    /// Runs until it is stopped, or until something needs a person. Dropping the future is like a crash: nothing is
+    /// Runs until it is stopped, or until something needs a person. First the sink is [asked](Sink::probe) what stands in
+    /// the way of its promise, and each of that is logged as an error. Dropping the future is like a crash: nothing is
     /// lost, and the batch on its way is sent again.
     pub async fn run(mut self) -> Result<Ended, RelayError> {
         let mut ended = Ended::default();
         let mut stopped = self.stop.subscribe();
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         while !*stopped.borrow() {
+            self.check_promise_if_due().await;
             self.sample_if_due().await;
             let next = self.source.next().await;
             self.observe(|metrics| match &next {

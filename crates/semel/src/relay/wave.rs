@@ -128,9 +128,10 @@ impl Waves {
                 }
             }
         }
-        // Nothing got through and many failed: that is the sink, not the events.
-        if folded.confirmed == 0 && failed.len() > self.suspects_max {
-            return folded;
+        // Nothing got through and many failed: that is the sink, not the events. It knows better where it says so.
+        let suspects = failed.iter().filter(|(_, error)| !error.is_of_one_place()).count();
+        if folded.confirmed == 0 && suspects > self.suspects_max {
+            failed.retain(|(_, error)| error.is_of_one_place());
         }
         for (at, error) in failed {
             let Some(going) = self.events.get_mut(at) else { continue };

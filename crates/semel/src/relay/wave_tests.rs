@@ -161,3 +161,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_place_that_is_not_there_is_no_sink_that_is_down() {
+    let events: Vec<Pending> = (0..20).map(|n| pending(Some(&n.to_string()), "t")).collect();
+    let options = RelayOptions::default();
+    let mut waves = Waves::new(&events, &options);
+    let away = || Published::Failed(SinkError::not_published("away").of_one_place());
+    for _ in 0..options.tries_max {
+        // Ten of them say so; the others may as well be the sink.
+        waves.fold(&waves.ready(), (0..20).map(|n| if n < 10 { away() } else { failed() }).collect());
+    }
+    assert_eq!(waves.ready(), (10..20).collect::<Vec<_>>());
+}

@@ -101,28 +101,40 @@ pub struct SinkError {
     message: String,
     maybe: bool,
     fenced: bool,
+    of_one_place: bool,
     refused: Option<Uuid>,
 }
 
 impl SinkError {
     /// It did not get to the broker.
     pub fn not_published(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: false, fenced: false, refused: None }
+        Self { message: message.into(), maybe: false, fenced: false, of_one_place: false, refused: None }
     }
 
     /// It may have got there; published again, it has the same id.
     pub fn maybe_published(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: true, fenced: false, refused: None }
+        Self { maybe: true, ..Self::not_published(message) }
     }
 
     /// Another relay has taken over: this one must stop, not retry.
     pub fn fenced(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: false, fenced: true, refused: None }
+        Self { fenced: true, ..Self::not_published(message) }
     }
 
     /// Nothing of a transaction was published, because the broker will never take this event.
     pub fn refused(event: Uuid, message: impl Into<String>) -> Self {
         Self { refused: Some(event), ..Self::not_published(message) }
+    }
+
+    /// The sink is there, and only the place that this event goes to is not: its key is parked, however many others are with it.
+    #[must_use]
+    pub fn of_one_place(self) -> Self {
+        Self { of_one_place: true, ..self }
+    }
+
+    /// Whether only the place that the event goes to is not there.
+    pub fn is_of_one_place(&self) -> bool {
+        self.of_one_place
     }
 
     /// The event because of which a whole transaction was refused, where it is known.

@@ -224,11 +224,17 @@ impl Sink for RabbitmqSink {
             let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
             let name = ShortString::from(self.options.exchange.as_str());
             let asked = channel.exchange_declare(name, ExchangeKind::Topic, passive, FieldTable::default());
-            if let Ok(Err(error)) = timeout_at(until, asked).await {
-                self.broken_by.push(format!(
-                    "the exchange {:?} is not there ({error}); declare it, or name another",
-                    self.options.exchange
-                ));
+            match timeout_at(until, asked).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) if is_about_the_channel(&error) => {
+                    self.broken_by.push(format!(
+                        "the exchange {:?} is not there ({error}); declare it, or name another",
+                        self.options.exchange
+                    ));
+                }
+                // Only what the broker has said counts.
+                Ok(Err(error)) => return Err(failed(&format!("RabbitMQ could not be asked: {error}"))),
+                Err(_) => return Err(failed("RabbitMQ did not answer in time")),
             }
         }
         let _ = timeout_at(until, connection.close(200, ShortString::from("asked"))).await;
@@ -298,4 +304,10 @@ fn doubtful(error: &lapin::Error) -> Published {
 
 fn silent() -> Published {
     Published::Failed(SinkError::maybe_published("RabbitMQ did not confirm it in time"))
+}
+
+/// What the broker has against a request, rather than against the connection.
+fn is_about_the_channel(error: &lapin::Error) -> bool {
+    use lapin::protocol::AMQPErrorKind;
+    matches!(error.kind(), lapin::ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
 }

@@ -4,6 +4,7 @@ mod at_least_once;
 mod exactly_once;
 mod killed;
 mod laws;
+mod promise;
 mod reader;
 
 /// What Kafka's own consumer sees of the committed, at least so many. It gives up when nothing has come for a few seconds,

@@ -119,7 +119,7 @@ impl CdcOutboxOptions {
         self
     }
 
-    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise. One event goes
+    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise. One event goes
     /// alone if it is larger. A transaction of any size is given in such batches.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };

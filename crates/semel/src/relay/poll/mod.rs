@@ -29,7 +29,7 @@ pub(crate) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { events_max: 1_000, bytes_max: 4 * 1024 * 1024 }
+        Self { events_max: 4_000, bytes_max: 4 * 1024 * 1024 }
     }
 }
 

@@ -40,7 +40,7 @@ impl SqliteOutbox {
         }
     }
 
-    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise.
+    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };
         self

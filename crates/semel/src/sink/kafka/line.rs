@@ -1,7 +1,7 @@
 //! One producer of librdkafka's, and its delivery reports put back beside the events they are about.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
@@ -14,6 +14,10 @@ use tokio::sync::Notify;
 use crate::outbox::Event;
 use crate::sink::SinkError;
 use crate::sink::headers::{self, Style};
+
+/// How long reported records may take to be put away; a commit goes on all the same then.
+const SETTLES: Duration = Duration::from_millis(100);
+const SETTLE_PAUSE: Duration = Duration::from_micros(50);
 
 /// A record whose key is text, or bytes.
 pub(crate) type Record<'a, K = str> = BaseRecord<'a, K, [u8], Box<Ticket>>;
@@ -61,6 +65,16 @@ impl Line {
         }
     }
 
+    /// Waits until librdkafka has put away the records it has reported: a moment. A commit that comes before looks for
+    /// their reports itself, a tenth of a second at a time.
+    pub(super) fn settle(&self, until: Instant) {
+        let until = until.min(Instant::now() + SETTLES);
+        while self.0.as_ref().is_some_and(|producer| producer.in_flight_count() > 0) && Instant::now() < until
+        {
+            std::thread::sleep(SETTLE_PAUSE);
+        }
+    }
+
     /// Why this producer will never send again.
     pub(super) fn fatal(&self) -> Option<(Code, String)> {
         self.0.as_ref().map(Producer::client).and_then(Client::fatal_error)
@@ -105,6 +119,12 @@ struct Reports {
 
 /// What librdkafka said of one record: the broker has it, or not and why.
 pub(crate) type Report = Result<(), Code>;
+
+/// Whether no record of a transaction was turned away by the broker: librdkafka threw them away, see
+/// [`Turns`](super::turns::Turns::transact).
+pub(crate) fn is_librdkafkas(reports: &[Option<Report>]) -> bool {
+    !reports.iter().flatten().any(|report| report.is_err_and(|code| code != Code::PurgeQueue))
+}
 
 impl Batch {
     pub(crate) fn of(len: usize) -> Arc<Self> {

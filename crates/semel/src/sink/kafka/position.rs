@@ -103,7 +103,9 @@ pub(super) fn read(options: &KafkaOptions, id: &str, until: Instant) -> Result<O
         }
         if reached < end && Instant::now() >= until {
             return Err(SinkError::not_published(format!(
-                "the position topic {topic} has an open transaction of another relay's; try again when it has ended"
+                "the position topic {topic} has an open transaction of another relay's; this one goes on when it has \
+                 ended. One that a killed broker left behind does not end by itself: `kafka-transactions.sh \
+                 describe-producers` names it, `abort` ends it"
             )));
         }
         if reached < end {
@@ -128,6 +130,8 @@ fn consumer(options: &KafkaOptions, isolation: &str) -> Result<BaseConsumer, Kaf
     config.set("group.id", "semel-positions");
     config.set("enable.auto.commit", "false");
     config.set("enable.partition.eof", "true");
+    // The end is told with an answer, and an answer without records is held back that long.
+    config.set("fetch.wait.max.ms", "10");
     config.set("allow.auto.create.topics", "false");
     BaseConsumer::from_config(&config)
 }

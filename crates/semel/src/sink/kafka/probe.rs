@@ -3,6 +3,7 @@
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::FromClientConfig;
+use rdkafka::error::RDKafkaErrorCode as Code;
 
 use super::options::KafkaOptions;
 use crate::sink::SinkError;
@@ -27,9 +28,13 @@ pub(super) async fn reach(options: &KafkaOptions) -> Result<Vec<String>, SinkErr
     let (admin, broker) = asked.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))?;
     let Some(broker) = broker else { return Err(failed(&"it has no brokers")) };
     let bounded = AdminOptions::new().request_timeout(Some(timeout));
-    // Who may not ask does not learn it; the broker's own default is the safe one.
     let described = admin.describe_configs([&ResourceSpecifier::Broker(broker)], &bounded).await;
-    let entry = described.ok().and_then(|all| all.into_iter().next()?.ok()?.get(UNCLEAN)?.value.clone());
+    let entry = match described.map_err(|error| failed(&error))?.into_iter().next() {
+        Some(Ok(config)) => config.get(UNCLEAN).and_then(|entry| entry.value.clone()),
+        // Who may not ask does not learn it; the broker's own default is the safe one.
+        None | Some(Err(Code::ClusterAuthorizationFailed)) => None,
+        Some(Err(code)) => return Err(failed(&code)),
+    };
     Ok(match entry.as_deref() {
         Some("true") => vec![format!(
             "the brokers have {UNCLEAN}=true: a replica that has not everything may become the leader, and what was \

@@ -13,6 +13,8 @@ use crate::sink::SinkError;
 
 /// How long an abort may take beyond the call's own time.
 const ABORT_PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait in one piece for a transactional id: one that nobody wants any more is given up that soon.
+const FENCE_MAX: Duration = Duration::from_millis(250);
 /// How long a full queue is left to drain before it is tried again.
 const QUEUE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -40,10 +42,14 @@ impl Failed {
 
 impl Steps<'_> {
     /// Takes the transactional id over: what anybody left open under it is ended, and nobody from before can commit.
-    pub(crate) fn fence(&self, until: Instant) -> Result<(), SinkError> {
+    pub(crate) fn fence(&self, until: Instant, wanted: impl Fn() -> bool) -> Result<(), SinkError> {
         let Some(producer) = self.line.producer() else { return Err(not_begun()) };
         loop {
-            match producer.init_transactions(left(until)) {
+            if !wanted() {
+                return Err(SinkError::not_published("the sink is not wanted any more"));
+            }
+            // Asked again, librdkafka goes on where it was.
+            match producer.init_transactions(left(until).min(FENCE_MAX)) {
                 Ok(()) => return Ok(()),
                 Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
                 Err(error) => {
@@ -84,6 +90,7 @@ impl Steps<'_> {
     pub(crate) fn commit(&self, until: Instant) -> Result<(), Failed> {
         crash::point(crash::BEFORE_SINK_COMMIT);
         let Some(producer) = self.line.producer() else { return Err(Failed::lost(not_begun())) };
+        self.line.settle(until);
         loop {
             match producer.commit_transaction(left(until)) {
                 Ok(()) => break,

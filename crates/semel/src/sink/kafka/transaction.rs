@@ -16,7 +16,7 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::BaseRecord;
 use tokio::sync::Mutex;
 
-use super::line::{Batch, Report, Ticket, record};
+use super::line::{Batch, Report, Ticket, is_librdkafkas, record};
 use super::options::KafkaOptions;
 use super::steps::{Failed, Steps, in_doubt, not_begun};
 use super::turns::Turns;
@@ -57,7 +57,7 @@ impl KafkaTransactions {
             return Err(SinkError::not_published("the transactional id must not be empty"));
         }
         // Tried once, so that a mistake in the configuration is told here.
-        drop(Turns::open(&options, id)?);
+        drop(Turns::open(&options, ids(id))?);
         Ok(Self {
             options: Arc::new(options),
             id: id.into(),
@@ -78,27 +78,27 @@ impl KafkaTransactions {
     /// again is told apart by the boolean.
     async fn transact(&mut self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), SinkError> {
         // Taken out: should the caller leave, nobody knows what became of the transaction, and it has to begin again.
-        let Some(turns) = self.turns.take() else { return Err(not_begun()) };
+        let Some(mut turns) = self.turns.take() else { return Err(not_begun()) };
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
         let work = tokio::task::spawn_blocking(move || {
-            let done = Transaction { steps: Steps { line: turns.now(), id: &id }, options: &options }
-                .run(&events, position.as_deref());
+            let run = |steps: Steps<'_>| {
+                let transaction = Transaction { steps, id: &id, options: &options };
+                transaction.run(&events, position.as_deref())
+            };
+            let done = turns.transact(run, |failed| failed.usable && failed.again);
             drop(turn);
             (turns, done)
         });
         let (turns, done) =
             work.await.map_err(|error| in_doubt(format!("the transaction broke off: {error}")))?;
         match done {
-            Ok(()) => self.turns = Some(turns.pass()),
-            Err(Failed { usable: true, error, .. }) => {
-                // The same one again: what librdkafka has to put right after a refused event it does in the next
-                // transaction, and better now than two transactions later.
-                self.turns = Some(turns);
+            Ok(()) => self.turns = Some(turns),
+            Err(Failed { usable, error, .. }) => {
+                self.turns = usable.then_some(turns);
                 return Err(error);
             }
-            Err(Failed { error, .. }) => return Err(error),
         }
         Ok(())
     }
@@ -159,12 +159,13 @@ impl ExactlyOnce for KafkaTransactions {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         position::ensure(&self.options).await?;
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
+        // Gone when this is dropped: then soon nobody is fenced any more.
+        let wanted = Arc::new(());
+        let watched = Arc::downgrade(&wanted);
         let work = tokio::task::spawn_blocking(move || {
             let until = Instant::now() + options.timeout;
-            let turns = Turns::open(&options, &id)?;
-            for line in turns.both() {
-                Steps { line, id: &id }.fence(until)?;
-            }
+            let turns = Turns::open(&options, ids(&id))?;
+            turns.fence(until, || watched.strong_count() > 0)?;
             let position = position::read(&options, &id, until)?;
             let version = version::ask(options.first_broker());
             drop(turn);
@@ -185,22 +186,20 @@ impl ExactlyOnce for KafkaTransactions {
     }
 }
 
+/// The transactional ids of both producers.
+fn ids(id: &str) -> [String; 2] {
+    [id.to_owned(), format!("{id}.2")]
+}
+
 struct Transaction<'a> {
     steps: Steps<'a>,
+    /// What the position is kept under, whoever of the two writes it.
+    id: &'a str,
     options: &'a KafkaOptions,
 }
 
 impl Transaction<'_> {
-    /// After a transaction with a refused event librdkafka numbers on as if the broker had taken it. The broker objects to
-    /// the next transaction, which is thrown away with [`Code::PurgeQueue`], and only then the numbers start anew.
     fn run(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
-        match self.run_once(events, position) {
-            Err(failed) if failed.usable && failed.again => self.run_once(events, position),
-            done => done,
-        }
-    }
-
-    fn run_once(&self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), Failed> {
         let until = Instant::now() + self.options.timeout;
         self.steps.begin()?;
         let batch = Batch::of(events.len() + usize::from(position.is_some()));
@@ -218,7 +217,7 @@ impl Transaction<'_> {
         }
         let reports = batch.reports();
         if let Some(error) = self.blame(events, &reports) {
-            let again = !reports.iter().any(|report| report.is_some_and(is_the_brokers));
+            let again = is_librdkafkas(&reports);
             return Err(Failed { again, ..self.steps.abort(error) });
         }
         self.steps.commit(until)
@@ -246,7 +245,7 @@ impl Transaction<'_> {
             let ticket = Box::new(Ticket::new(batch, events.len()));
             BaseRecord::with_opaque_to(&self.options.positions, ticket)
                 .partition(0)
-                .key(self.steps.id)
+                .key(self.id)
                 .payload(position)
         });
         for (n, record) in records.chain(position).enumerate() {
@@ -288,9 +287,4 @@ impl Transaction<'_> {
             _ => SinkError::not_published(told),
         }
     }
-}
-
-/// Whether the broker turned a record away, and not librdkafka.
-fn is_the_brokers(report: Report) -> bool {
-    report.is_err_and(|code| code != Code::PurgeQueue)
 }

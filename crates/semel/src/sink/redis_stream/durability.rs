@@ -2,19 +2,25 @@
 
 use std::collections::HashMap;
 
+use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 
 const ASKED: [&str; 4] = ["appendonly", "appendfsync", "maxmemory", "maxmemory-policy"];
 
-/// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing.
-pub(crate) async fn broken_by(connection: &mut MultiplexedConnection) -> Vec<String> {
+/// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing. An error: there was no
+/// answer.
+pub(crate) async fn broken_by(connection: &mut MultiplexedConnection) -> Result<Vec<String>, String> {
     let mut settings = HashMap::new();
     for name in ASKED {
-        let asked: Result<HashMap<String, String>, _> =
+        let asked: Result<HashMap<String, String>, RedisError> =
             redis::cmd("CONFIG").arg("GET").arg(name).query_async(connection).await;
-        settings.extend(asked.unwrap_or_default());
+        match asked {
+            Ok(told) => settings.extend(told),
+            Err(error) if error.code().is_some() && !error.is_io_error() => {}
+            Err(error) => return Err(format!("Redis did not answer: {error}")),
+        }
     }
-    judge(&settings)
+    Ok(judge(&settings))
 }
 
 fn judge(settings: &HashMap<String, String>) -> Vec<String> {

@@ -199,7 +199,8 @@ impl Sink for RedisStreamSink {
     async fn probe(&mut self) -> Result<(), SinkError> {
         let until = Instant::now() + self.options.timeout;
         let mut connection = self.connect(until).await?;
-        self.broken_by = durability::broken_by(&mut connection).await;
+        let asked = durability::broken_by(&mut connection).await;
+        self.broken_by = asked.map_err(SinkError::not_published)?;
         Ok(())
     }
 

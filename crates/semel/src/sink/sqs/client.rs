@@ -17,23 +17,38 @@ use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// How SQS is spoken to.
-#[derive(Clone, Debug, Default)]
+/// Shortest and longest time that one call may take.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(120));
+
+/// How SQS is spoken to: which queue, as whom, and for how long. What is common to the options of sink and source.
+#[derive(Clone, Debug)]
 pub(crate) struct Access {
+    pub(crate) url: String,
+    pub(crate) timeout: Duration,
     pub(crate) client: Option<Client>,
-    pub(crate) credentials: Option<Credentials>,
+    credentials: Option<Credentials>,
     pub(crate) region: Option<String>,
 }
 
 impl Access {
+    pub(crate) fn new(url: &str, timeout: Duration) -> Self {
+        Self { url: url.to_owned(), timeout, client: None, credentials: None, region: None }
+    }
+
     /// Keys given by the caller, for tests and for those who keep them elsewhere.
-    pub(crate) fn keys(id: &str, secret: &str, token: Option<&str>) -> Credentials {
-        Credentials::new(id, secret, token.map(str::to_owned), None, "semel")
+    pub(crate) fn credentials(&mut self, id: &str, secret: &str, token: Option<&str>) {
+        self.credentials = Some(keys(id, secret, token));
+    }
+
+    pub(crate) fn timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout.clamp(TIMEOUTS.0, TIMEOUTS.1);
     }
 
     /// A client that tries once: a repeat is decided by whoever knows when the first try was.
-    pub(crate) fn client(&self, url: &str, timeout: Duration) -> Result<Client, String> {
-        let (endpoint, host) = endpoint(url)?;
+    /// SQS itself may wait for that long before it answers.
+    pub(crate) fn open(&self, wait: Duration) -> Result<Client, String> {
+        let timeout = self.timeout + wait;
+        let (endpoint, host) = endpoint(&self.url)?;
         let config = match &self.client {
             Some(client) => client.config().to_builder(),
             None => {
@@ -111,11 +126,15 @@ fn region_of_environment() -> Option<String> {
 
 fn credentials_of_environment() -> Result<Credentials, String> {
     match (set("AWS_ACCESS_KEY_ID"), set("AWS_SECRET_ACCESS_KEY")) {
-        (Some(id), Some(secret)) => Ok(Access::keys(&id, &secret, set("AWS_SESSION_TOKEN").as_deref())),
+        (Some(id), Some(secret)) => Ok(keys(&id, &secret, set("AWS_SESSION_TOKEN").as_deref())),
         _ => Err("SQS wants to know who asks: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give a client of \
                   aws-sdk-sqs that knows its credentials"
             .to_owned()),
     }
+}
+
+fn keys(id: &str, secret: &str, token: Option<&str>) -> Credentials {
+    Credentials::new(id, secret, token.map(str::to_owned), None, "semel")
 }
 
 fn set(name: &str) -> Option<String> {

@@ -77,18 +77,17 @@ impl SqsSink {
     }
 
     fn open(options: SqsOptions) -> Result<Self, SinkError> {
-        let client =
-            options.access.client(&options.url, options.timeout).map_err(SinkError::not_published)?;
-        let broken_by = not_fifo(&options.url).into_iter().collect();
+        let client = options.access.open(Duration::ZERO).map_err(SinkError::not_published)?;
+        let broken_by = not_fifo(&options.access.url).into_iter().collect();
         Ok(Self { client, doubts: Doubts::new(options.window), broken_by, options })
     }
 
     /// The queue of a topic. An error: there can be none.
     fn queue(&self, topic: &str) -> Result<String, String> {
-        let url = self.options.url.replace(TOPIC, topic);
+        let url = self.options.access.url.replace(TOPIC, topic);
         let name = queue_name(&url);
         let stem = name.strip_suffix(".fifo").unwrap_or(name);
-        let fits = url.len() - name.len() == self.options.url.rfind('/').map_or(0, |at| at + 1)
+        let fits = url.len() - name.len() == self.options.access.url.rfind('/').map_or(0, |at| at + 1)
             && name.len() <= NAME_CHARS_MAX
             && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
         fits.then_some(url).ok_or_else(|| {
@@ -198,7 +197,7 @@ impl Sink for SqsSink {
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
-        let url = &self.options.url;
+        let url = &self.options.access.url;
         if url.contains(TOPIC) {
             // Which queues there are to be is only known by the events. Whether SQS is there is known by asking anything.
             let asked = self.client.list_queues().max_results(1).send().await;
@@ -225,9 +224,9 @@ impl Sink for SqsSink {
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
-        let until = Instant::now() + self.options.timeout;
+        let until = Instant::now() + self.options.access.timeout;
         let mut answers = Answers::to(events);
-        if let Some(told) = not_fifo(&self.options.url) {
+        if let Some(told) = not_fifo(&self.options.access.url) {
             let answer = Published::Failed(SinkError::not_published(told));
             (0..events.len()).for_each(|n| answers.set(n, answer.clone()));
             return answers.finish();

@@ -27,23 +27,19 @@ pub enum InDoubt {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SqsOptions {
-    pub(super) url: String,
     pub(super) access: Access,
     pub(super) message_bytes: usize,
     pub(super) in_doubt: InDoubt,
     pub(super) window: Duration,
-    pub(super) timeout: Duration,
 }
 
 impl SqsOptions {
     pub(super) fn new(url: &str) -> Self {
         Self {
-            url: url.to_owned(),
-            access: Access::default(),
+            access: Access::new(url, Duration::from_secs(30)),
             message_bytes: MESSAGE_BYTES_MAX,
             in_doubt: InDoubt::Park,
             window: WINDOW,
-            timeout: Duration::from_secs(30),
         }
     }
 
@@ -56,7 +52,7 @@ impl SqsOptions {
 
     /// Who asks. Unless given: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
     pub fn credentials(mut self, id: &str, secret: &str, token: Option<&str>) -> Self {
-        self.access.credentials = Some(Access::keys(id, secret, token));
+        self.access.credentials(id, secret, token);
         self
     }
 
@@ -87,7 +83,7 @@ impl SqsOptions {
 
     /// The longest that one call takes before it gives up on the broker: 30 s, at most two minutes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(120));
+        self.access.timeout(timeout);
         self
     }
 

@@ -15,12 +15,15 @@
 //!
 //! **Order.** At most one event of a key is unanswered; keys do not wait for each other. Each topic has its endpoint.
 //!
+//! **An endpoint that is away** does not hold up the others: after three different events without any answer its events fail without
+//! being sent, for a second and then ever longer, up to a minute, and after that one of them tries it.
+//!
 //! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
 //! addresses at which clouds keep a machine's secrets are not connected to unless [allowed](WebhookOptions::allow_private).
 //! `https://` is believed where an authority of the system's, or one of [`trust`](WebhookOptions::trust), vouches for it.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -32,6 +35,7 @@ use http_body_util::Full;
 use rustls::RootCertStore;
 use tokio::time::Instant;
 
+use self::away::Away;
 use self::signature::sign;
 use super::answers::Answers;
 use super::headers::{self, Style};
@@ -42,7 +46,11 @@ use crate::post::{self, Poster, Says, Sent, is_ours};
 use crate::signature::Secret;
 use crate::trust;
 
+mod away;
 mod signature;
+
+/// Endpoints that are connected to at once when they are asked.
+const DIALS_MAX: usize = 16;
 
 /// Where and how to publish. See [`WebhookSink::options`].
 #[derive(Clone, Debug)]
@@ -137,7 +145,7 @@ impl WebhookOptions {
         let endpoints = self.endpoints.values().chain(&self.any).map(|endpoint| &endpoint.uri);
         let poster = Poster::new(endpoints, self.allow_private, self.attempt, self.trust.as_ref());
         let broken_by = poster.broken_by().into_iter().collect();
-        WebhookSink { options: self, poster, broken_by }
+        WebhookSink { options: self, poster, away: Mutex::default(), broken_by }
     }
 }
 
@@ -153,6 +161,8 @@ impl WebhookOptions {
 pub struct WebhookSink {
     options: WebhookOptions,
     poster: Poster,
+    /// By endpoint.
+    away: Mutex<HashMap<Uri, Away>>,
     broken_by: Vec<String>,
 }
 
@@ -182,7 +192,23 @@ impl WebhookSink {
             Err(error) => return Published::Refused(error),
         };
         let uri = &endpoint.uri;
-        match self.poster.send(request, Some(until)).await {
+        let begun = Instant::now();
+        if begun >= until {
+            return Published::Failed(SinkError::not_published("there was no time left to send it"));
+        }
+        if let Some(left) = self.about(uri, |away| away.left_alone(begun, self.options.attempt)) {
+            let told = format!("{uri} did not answer; it is tried again in {} s", left.as_secs() + 1);
+            let error = SinkError::not_published(told);
+            return Published::Failed(if self.any_answers() { error.of_one_place() } else { error });
+        }
+        let sent = self.poster.send(request, Some(until)).await;
+        self.about(uri, |away| match sent {
+            Sent::Answered(_) => away.answered(),
+            // It was not given the time it may take.
+            Sent::TimedOut if begun + self.options.attempt > until => {}
+            _ => away.was_silent(event.id(), Instant::now()),
+        });
+        match sent {
             Sent::Answered(answer) => judge(answer.status, uri),
             Sent::TimedOut => {
                 Published::Failed(SinkError::maybe_published(format!("{uri} did not answer in time")))
@@ -194,6 +220,23 @@ impl WebhookSink {
                 Published::Failed(SinkError::maybe_published(format!("{uri} could not be reached: {why}")))
             }
         }
+    }
+}
+
+impl WebhookSink {
+    fn endpoints(&self) -> impl Iterator<Item = &Uri> {
+        self.options.endpoints.values().chain(&self.options.any).map(|endpoint| &endpoint.uri)
+    }
+
+    /// Else it may be the network rather than one of them.
+    fn any_answers(&self) -> bool {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.values().any(Away::answers)
+    }
+
+    fn about<T>(&self, uri: &Uri, look: impl FnOnce(&mut Away) -> T) -> T {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        look(away.entry(uri.clone()).or_default())
     }
 }
 
@@ -215,25 +258,25 @@ impl Sink for WebhookSink {
             self.broken_by
                 .push("no endpoint is configured: every event would be refused; name one".to_owned());
         }
-        let endpoints: Vec<Uri> = self
-            .options
-            .endpoints
-            .values()
-            .chain(&self.options.any)
-            .map(|endpoint| endpoint.uri.clone())
-            .collect();
-        for uri in endpoints {
-            match self.poster.reach(&uri).await {
+        let endpoints: HashSet<Uri> = self.endpoints().cloned().collect();
+        let poster = &self.poster;
+        let dials = endpoints.into_iter().map(|uri| async move { (poster.reach(&uri).await, uri) });
+        let dialled: Vec<_> = stream::iter(dials).buffered(DIALS_MAX).collect().await;
+        let mut away = None;
+        for (reached, uri) in dialled {
+            match reached {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     self.broken_by.push(format!("nothing is sent to {uri}: {error}"));
                 }
                 Err(error) => {
-                    return Err(SinkError::not_published(format!("{uri} could not be reached: {error}")));
+                    away.get_or_insert_with(|| {
+                        SinkError::not_published(format!("{uri} could not be reached: {error}"))
+                    });
                 }
             }
         }
-        Ok(())
+        away.map_or(Ok(()), Err)
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {

@@ -69,7 +69,7 @@ pub struct PostgresOutboxOptions {
 }
 
 impl PostgresOutboxOptions {
-    /// Most events of a batch, and most bytes of their payloads: 1,000 and 4 MiB unless told otherwise. One event goes
+    /// Most events of a batch, and most bytes of their payloads: 4,000 and 4 MiB unless told otherwise. One event goes
     /// alone if it is larger. While one batch is published the next one is read, so two are in memory.
     pub fn batch_max(mut self, events: usize, bytes: usize) -> Self {
         self.options.bounds = Bounds { events_max: events.clamp(1, 100_000), bytes_max: bytes.max(1) };

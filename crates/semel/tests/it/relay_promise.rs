@@ -1,0 +1,176 @@
+//! A relay asks its sink whether the promise is kept, before anything is published.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::outbox::Event;
+use semel::relay::{
+    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayOptions, Settled, Source, SourceError, Stop,
+};
+use semel::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+
+use crate::heard::Heard;
+
+const BROKEN: &str = "what it confirmed is gone; keep it";
+
+/// What was called, in order, and who is stopped at the end.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<(Vec<&'static str>, Option<Stop>)>>);
+
+impl Calls {
+    fn note(&self, call: &'static str) {
+        self.0.lock().unwrap().0.push(call);
+    }
+}
+
+/// Gives one batch, then stops the relay.
+struct One(Option<Batch>, Calls);
+
+impl Source for One {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        if self.0.is_none() {
+            self.1.0.lock().unwrap().1.as_ref().unwrap().stop();
+        }
+        Ok(self.0.clone())
+    }
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        Ok(true)
+    }
+    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+        self.0 = None;
+        Ok(())
+    }
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+    fn keep_in(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+    fn holds(&self) -> bool {
+        true
+    }
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+        Ok(Pruned::default())
+    }
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        Ok(Lag::default())
+    }
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// Finds out by asking that it forgets; where it is away, nobody can ask.
+struct Forgets {
+    calls: Calls,
+    away: bool,
+    asked: bool,
+}
+
+impl Sink for Forgets {
+    fn guarantee(&self) -> Guarantee {
+        let broken_by = self.asked.then(|| BROKEN.to_owned()).into_iter().collect();
+        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by }
+    }
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        self.calls.note("probe");
+        if self.away {
+            return Err(SinkError::not_published("nobody is there"));
+        }
+        self.asked = true;
+        Ok(())
+    }
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        self.calls.note("publish");
+        vec![Published::Confirmed; events.len()]
+    }
+}
+
+impl ExactlyOnce for Forgets {
+    async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
+        self.calls.note("begin");
+        Ok(None)
+    }
+    async fn publish_at(&mut self, _: &[Arc<Event>], _: &[u8]) -> Result<(), SinkError> {
+        self.calls.note("publish_at");
+        Ok(())
+    }
+}
+
+/// Runs a relay until one batch is done. What was called, and what was said.
+async fn relayed(away: bool, exactly_once: bool) -> (Vec<&'static str>, String) {
+    let heard = Heard::default();
+    let _default = tracing::subscriber::set_default(heard.clone());
+    tracing::callsite::rebuild_interest_cache();
+    let calls = Calls::default();
+    let position = Position { lineage: Lineage::read("here"), place: "1".to_owned() };
+    let event = Event::new("payments", "payment.completed", "1").unwrap();
+    let source = One(Some(Batch::new(position, vec![Pending::new(event)])), calls.clone());
+    let sink = Forgets { calls: calls.clone(), away, asked: false };
+    let relay = Relay::new(source, sink, RelayOptions::default());
+    calls.0.lock().unwrap().1 = Some(relay.stop_handle());
+    let ended = if exactly_once { relay.run_exactly_once().await } else { relay.run().await };
+    assert_eq!(ended.unwrap().confirmed, 1);
+    let called = std::mem::take(&mut calls.0.lock().unwrap().0);
+    (called, heard.take())
+}
+
+#[tokio::test]
+async fn it_is_asked_first_and_what_is_broken_is_said() {
+    for (exactly_once, wanted) in
+        [(false, &["probe", "publish"][..]), (true, &["probe", "begin", "publish_at"])]
+    {
+        // The first time a line is used, its interest may be another test's.
+        relayed(false, exactly_once).await;
+        let (called, said) = relayed(false, exactly_once).await;
+        assert_eq!(called, wanted);
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains("cannot keep")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(BROKEN), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_away_keeps_nobody_from_publishing() {
+    for (exactly_once, wanted) in
+        [(false, &["probe", "publish"][..]), (true, &["probe", "begin", "publish_at"])]
+    {
+        relayed(true, exactly_once).await;
+        let (called, said) = relayed(true, exactly_once).await;
+        assert_eq!(called, wanted);
+        assert!(said.contains("nobody is there") && !said.contains("cannot keep"), "{said}");
+    }
+}
+
+/// Whoever wants to take it over waits.
+struct Silent(Calls);
+
+impl Sink for Silent {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee { delivery: Delivery::ExactlyOnce, sentence: String::new(), broken_by: Vec::new() }
+    }
+    async fn probe(&mut self) -> Result<(), SinkError> {
+        Ok(())
+    }
+    async fn publish(&mut self, _: &[Arc<Event>]) -> Vec<Published> {
+        std::future::pending().await
+    }
+}
+
+impl ExactlyOnce for Silent {
+    async fn begin(&mut self) -> Result<Option<Vec<u8>>, SinkError> {
+        self.0.0.lock().unwrap().1.as_ref().unwrap().stop();
+        std::future::pending().await
+    }
+    async fn publish_at(&mut self, _: &[Arc<Event>], _: &[u8]) -> Result<(), SinkError> {
+        std::future::pending().await
+    }
+}
+
+#[tokio::test]
+async fn a_stop_is_heard_while_a_sink_is_taken_over() {
+    let calls = Calls::default();
+    let relay = Relay::new(One(None, calls.clone()), Silent(calls.clone()), RelayOptions::default());
+    calls.0.lock().unwrap().1 = Some(relay.stop_handle());
+    let ended = tokio::time::timeout(Duration::from_secs(20), relay.run_exactly_once()).await;
+    assert_eq!(ended.expect("it waits for a sink that is silent").unwrap().confirmed, 0);
+}
