@@ -62,8 +62,11 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
     let tables = format!("{postgres}?schema={schema}");
     match *broker {
         "kafka" => {
-            let mut source =
-                KafkaSource::options(url, queue).topics(&[*queue]).session(Duration::from_secs(6));
+            // A broker that was killed may wait that long for members that are gone.
+            let mut source = KafkaSource::options(url, queue)
+                .topics(&[*queue])
+                .session(Duration::from_secs(6))
+                .max_poll_interval(Duration::from_secs(20));
             if *member != "-" {
                 source = source.set("group.instance.id", member)?;
             }

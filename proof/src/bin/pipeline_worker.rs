@@ -67,7 +67,7 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
     let transform = move |inputs: Vec<Input>| {
         let made = |input: &Input| {
             let text = String::from_utf8_lossy(input.payload().unwrap_or_default()).into_owned();
-            [1, 2].map(|n| Output::like(input, &topics[n - 1]).payload(format!("{n}/{text}")))
+            [1, 2].map(|n| Output::like(input, topics[n - 1].as_str()).payload(format!("{n}/{text}")))
         };
         let outputs = inputs.iter().flat_map(made).collect();
         async move { Ok::<_, Failed>(outputs) }

@@ -213,7 +213,16 @@ async fn marks_older_than_the_window_are_forgotten_beside_the_work(place: Place)
 }
 
 async fn tables_of_the_first_version_are_brought_up(place: Place) {
+    let (queue, tables) = (MemoryQueue::new("payments"), place.tables().await);
+    for n in 0..40 {
+        push(&queue, "k", &n.to_string());
+    }
+    until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
     place.run("DROP TABLE semel_inbox_dead").await;
+    if place.url.starts_with("postgres") {
+        place.run("ALTER TABLE semel_inbox_batch DROP COLUMN ids").await;
+        place.run("CREATE INDEX semel_inbox_of ON semel_inbox (batch)").await;
+    }
     place.run("UPDATE semel_inbox_meta SET version = 1").await;
     let told = semel::inbox::dead::InboxTables::open(&place.url).await.unwrap_err().to_string();
     assert!(told.contains("semel migrate --inbox"), "{told}");
@@ -221,6 +230,16 @@ async fn tables_of_the_first_version_are_brought_up(place: Place) {
         assert_eq!(inbox::migrate(&place.url).await.unwrap().before, before);
     }
     assert!(letters(&place).await.is_empty());
+    // What was marked before is known, and forgotten when its time has come.
+    for n in 0..5 {
+        push(&queue, "k", &n.to_string());
+    }
+    until(&queue, &place.tables().await, place.handler(|_| None), options(), async || queue.is_empty()).await;
+    assert_eq!(place.effects().await.len(), 40);
+    let short = options().prune_every(Duration::from_millis(1)).window(Duration::from_millis(1));
+    let gone = async || place.number("SELECT count(*) FROM semel_inbox").await == 0;
+    until(&queue, &place.tables().await, place.handler(|_| None), short, gone).await;
+    assert_eq!(place.effects().await.len(), 40);
     place.end().await;
 }
 

@@ -66,20 +66,49 @@ macro_rules! laws {
                 world.end().await;
             }
 
-            #[tokio::test]
-            async fn each_consumer_has_marks_of_its_own() {
-                let Some(world) = world().await else { return };
+            /// Two consumers get the same messages, one by one and many at once, and the first of them all again. What it did
+            /// wrong, if anything.
+            async fn judged(inbox_of: fn(&str) -> Inbox) -> Option<Result<(), String>> {
+                let world = world().await?;
                 let pool = world.pool(16).await;
-                for consumer in ["mail", "audit", "mail"] {
-                    let inbox = Inbox::new(consumer).unwrap();
+                let many: Vec<_> = (1..=40).map(message).collect();
+                for (consumer, effects) in [("mail", 0_i64), ("audit", 1_000), ("mail", 0)] {
+                    let inbox = inbox_of(consumer);
                     let mut tx = pool.begin().await.unwrap();
                     let work =
-                        async |tx: &mut _| sqlx::query($insert).bind(1_i64).execute(tx).await.map(drop);
-                    inbox.handle_tx(&mut tx, &message(1), work).await.unwrap();
+                        async |tx: &mut _| sqlx::query($insert).bind(effects).execute(tx).await.map(drop);
+                    inbox.handle_tx(&mut tx, &message(0), work).await.unwrap();
+                    let marked = inbox.mark_all_tx(&mut tx, &many).await.unwrap();
+                    for at in marked.fresh() {
+                        let n = effects + 1 + i64::try_from(at).unwrap();
+                        sqlx::query($insert).bind(n).execute(&mut *tx).await.unwrap();
+                    }
+                    marked.end_tx(&mut tx).await.unwrap();
                     tx.commit().await.unwrap();
                 }
-                assert_eq!(numbers!("SELECT n FROM effect", &pool), [1, 1]);
+                let effects = numbers!("SELECT n FROM effect ORDER BY n", &pool);
                 world.end().await;
+                for (consumer, first) in [("mail", 0), ("audit", 1_000)] {
+                    let did: Vec<i64> =
+                        effects.iter().copied().filter(|n| (first..first + 1_000).contains(n)).collect();
+                    if did != (first..=first + 40).collect::<Vec<_>>() {
+                        return Some(Err(format!("{consumer} did {} things for 41 messages", did.len())));
+                    }
+                }
+                Some(Ok(()))
+            }
+
+            #[tokio::test]
+            async fn each_consumer_has_marks_of_its_own() {
+                let Some(judged) = judged(|consumer| Inbox::new(consumer).unwrap()).await else { return };
+                assert_eq!(judged, Ok(()));
+            }
+
+            /// What inboxes often are: a table of the ids of messages, whoever has handled them.
+            #[tokio::test]
+            async fn marks_that_all_consumers_share_are_caught() {
+                let Some(judged) = judged(|_| Inbox::new("everybody").unwrap()).await else { return };
+                assert_eq!(judged, Err("audit did 0 things for 41 messages".to_owned()));
             }
 
             #[tokio::test]
@@ -109,7 +138,8 @@ macro_rules! laws {
                 world.end().await;
             }
 
-            /// Eight consumers get the same messages in different orders, some roll back, and all try again.
+            /// Eight consumers get the same messages in different orders, few and many at a time, some roll back, and all try
+            /// again.
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn of_many_at_once_one_handles_each() {
                 let Some(world) = world().await else { return };
@@ -119,9 +149,9 @@ macro_rules! laws {
                     tokio::spawn(async move {
                         let (inbox, mut random) =
                             (Inbox::new("mail").unwrap(), fastrand::Rng::with_seed(consumer));
-                        let mut numbers: Vec<usize> = (0..60).collect();
+                        let mut numbers: Vec<usize> = (0..120).collect();
                         random.shuffle(&mut numbers);
-                        for chunk in numbers.chunks(10) {
+                        for chunk in numbers.chunks(if consumer % 2 == 0 { 10 } else { 40 }) {
                             for attempt in 0.. {
                                 assert!(attempt < 50, "it never gets through");
                                 let mut tx = pool.begin().await.unwrap();
@@ -149,7 +179,10 @@ macro_rules! laws {
                 for ended in join_all(consumers).await {
                     ended.unwrap();
                 }
-                assert_eq!(numbers!("SELECT n FROM effect ORDER BY n", &pool), (0..60).collect::<Vec<i64>>());
+                assert_eq!(
+                    numbers!("SELECT n FROM effect ORDER BY n", &pool),
+                    (0..120).collect::<Vec<i64>>()
+                );
                 world.end().await;
             }
 

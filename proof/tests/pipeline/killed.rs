@@ -1,5 +1,6 @@
 //! A pipeline is killed at each named point, and by chance, and goes on.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use semel::crash::{AFTER_OFFSETS, BEFORE_SINK_COMMIT, IN_PIPELINE};
@@ -47,17 +48,21 @@ async fn killed_by_chance_while_others_come_and_go_each_message_is_transformed_o
     let mut scene = Scene::new(kafka.url()).await;
     let kills = wanted("SEMEL_PIPELINE_KILLS", 8);
     let each = wanted("SEMEL_PIPELINE_MESSAGES", 20_000) / kills.max(1);
-    let mut second = None;
+    let (mut second, mut joined) = (None, 0);
     for kill in 0..kills {
         let mut worker = scene.worker("right", "one", None);
         scene.publish(each).await;
         let behind = scene.behind();
         scene.behind_at_most(behind - fastrand::i64(1..behind.max(2))).await;
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..60))).await;
-        worker.kill().unwrap();
+        // It has not ended by itself.
+        assert_eq!(worker.kill().unwrap().signal(), Some(9), "{:?}", worker.wait(SOON));
         // The other one joins and leaves in order.
         match (kill % 4, second.take()) {
-            (1, None) => second = Some(scene.worker("right", "-", None)),
+            (1, None) => {
+                joined += 1;
+                second = Some(scene.worker("right", "-", None));
+            }
             (3, Some(other)) => stop(other),
             (_, other) => second = other,
         }
@@ -66,6 +71,7 @@ async fn killed_by_chance_while_others_come_and_go_each_message_is_transformed_o
     scene.behind_at_most(0).await;
     stop(worker);
     second.into_iter().for_each(stop);
+    println!("{} messages, {kills} times killed, {joined} times joined", each * kills);
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 

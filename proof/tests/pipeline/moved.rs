@@ -6,6 +6,9 @@ use testkit::services::{Service, require};
 use crate::SOON;
 use crate::scene::{Scene, stop};
 
+/// How often a rebalance is tried to meet an open transaction.
+const ATTEMPTS: usize = 5;
+
 async fn partitions_move(how: &str) {
     let Some(kafka) = require(Service::Kafka) else { return };
     let mut scene = Scene::new(kafka.url()).await;
@@ -30,6 +33,48 @@ async fn partitions_move_one_by_one_and_each_message_is_transformed_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_move_all_at_once_and_each_message_is_transformed_once() {
     partitions_move("eager").await;
+}
+
+/// A transaction is held up at that point while another one joins the group and leaves it again: partitions are given away
+/// under it.
+async fn given_away(how: &str, at: &str) {
+    let Some(kafka) = require(Service::Kafka) else { return };
+    for _ in 0..ATTEMPTS {
+        let mut scene = Scene::new(kafka.url()).await;
+        scene.publish(40).await;
+        let mut worker = scene.worker(how, "-", Some(&format!("{at}:1")));
+        worker.wait_for_point(SOON).unwrap();
+        let guest = scene.guest(how);
+        let given = scene.has_partitions(&guest);
+        worker.go().unwrap();
+        drop(guest);
+        scene.publish(100).await;
+        scene.behind_at_most(0).await;
+        stop(worker);
+        assert_eq!(scene.judge().await, Vec::<String>::new());
+        // Where it had more messages than for one transaction, it does not poll for others.
+        if given {
+            return;
+        }
+    }
+    panic!("nobody polled while the transaction was open");
+}
+
+/// The broker has not taken the offsets: they are a former member's, and what it keeps is tried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_are_given_away_before_the_offsets_are_taken_cost_the_transaction() {
+    given_away("right", BEFORE_OFFSETS).await;
+}
+
+/// It has: what is committed is not tried again, neither of partitions that it keeps nor of those that come back to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_are_given_away_after_the_offsets_were_taken_begin_behind_the_transaction() {
+    given_away("right", AFTER_OFFSETS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_partitions_that_are_given_away_at_once_begin_behind_the_transaction() {
+    given_away("eager", AFTER_OFFSETS).await;
 }
 
 /// One stands still at that point until another has its partitions, and then goes on. What the judge says, and what it

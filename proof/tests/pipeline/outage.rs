@@ -1,9 +1,21 @@
-//! The broker is killed and comes back.
+//! The broker is killed and comes back, or is not there at all.
 
+use std::net::TcpListener;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use semel::inbox::consumer::Failed;
+use semel::inbox::pipeline::{Ended, Input, Output, Pipeline, PipelineOptions};
+use semel::sink::kafka::KafkaSink;
+use semel::source::kafka::KafkaSource;
 use testkit::services::{Service, alone};
 
 use crate::scene::{Scene, stop};
 use crate::wanted;
+
+/// Much more than a stop takes, and much less than a broker is waited for.
+const HEARD: Duration = Duration::from_secs(15);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_broker_is_killed_and_each_message_is_transformed_once() {
@@ -20,4 +32,30 @@ async fn the_broker_is_killed_and_each_message_is_transformed_once() {
     scene.behind_at_most(0).await;
     workers.into_iter().for_each(stop);
     assert_eq!(scene.judge().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_stop_is_heard_while_a_broker_is_waited_for_that_is_away() {
+    // Nobody listens there.
+    let away = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (tells, ended) = tokio::sync::oneshot::channel();
+    // A runtime of its own: its end, too, must not wait for the broker.
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(async {
+            let none = async |_: Vec<Input>| Ok::<Vec<Output>, Failed>(Vec::new());
+            let source = KafkaSource::options(&away, "away").topics(&["input"]);
+            let options = PipelineOptions::default();
+            let pipeline = Pipeline::new(source, KafkaSink::options(&away), none, options).unwrap();
+            let stop = pipeline.stop_handle();
+            let mut running = pin!(pipeline.run());
+            assert_eq!(running.as_mut().now_or_never(), None, "it waits for the broker");
+            stop.stop();
+            running.await
+        });
+        drop(runtime);
+        tells.send(ended).unwrap();
+    });
+    let ended = tokio::time::timeout(HEARD, ended).await.expect("the stop was not heard").unwrap();
+    assert_eq!(ended.unwrap(), Ended::default());
 }

@@ -147,6 +147,74 @@ async fn a_refused_output_is_poison_and_an_outage_is_not() {
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 
+/// librdkafka has something to put right after an output that the broker refused. It is not at the cost of other messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_output_spoils_no_transaction_after_its_own() {
+    let Some(kafka) = require(Service::Kafka) else { return };
+    let mut scene = Scene::new(kafka.url()).await;
+    let small = scene.small_topic(10_000).await;
+    scene.publish(3).await;
+    scene.send("k3", "poison-1").await.unwrap().unwrap();
+    scene.publish(40).await;
+    let topics = scene.outputs();
+    let transform = move |inputs: Vec<Input>| {
+        let outputs = inputs.iter().flat_map(|input| {
+            let copy = Output::like(input, small.as_str());
+            match is_poison(input) {
+                // Less than what we would not even send, and more than the broker takes.
+                true => vec![copy.payload(vec![b'x'; 100_000])],
+                false => made_of(input, &topics).into_iter().chain([copy]).collect(),
+            }
+        });
+        std::future::ready(Ok::<Vec<Output>, Failed>(outputs.collect()))
+    };
+    let options = options().batch_max(1).dead_letters(&scene.dead());
+    let pipeline =
+        Pipeline::new(source(&scene), KafkaSink::options(&scene.brokers), transform, options).unwrap();
+    let stop = pipeline.stop_handle();
+    let running = tokio::spawn(pipeline.run());
+    scene.behind_at_most(0).await;
+    stop.stop();
+    let ended = running.await.unwrap().unwrap();
+    assert_eq!((ended.messages, ended.buried, ended.aborted), (44, 1, 1), "{ended:?}");
+    assert_eq!(scene.judge().await, Vec::<String>::new());
+}
+
+/// The broker refuses one while others still wait for room. Those cannot be queued any more, and are not to blame.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_that_is_refused_while_others_are_queued_is_found() {
+    let Some(kafka) = require(Service::Kafka) else { return };
+    let mut scene = Scene::new(kafka.url()).await;
+    let (small, bulk) = (scene.small_topic(10_000).await, scene.small_topic(1_000_000).await);
+    scene.publish(3).await;
+    scene.send("k3", "poison-1").await.unwrap().unwrap();
+    scene.publish(120).await;
+    let topics = scene.outputs();
+    let transform = move |mut inputs: Vec<Input>| {
+        // It comes first, whatever partition it is from.
+        inputs.sort_by_key(|input| !is_poison(input));
+        let outputs = inputs.iter().flat_map(|input| match is_poison(input) {
+            true => vec![Output::like(input, small.as_str()).payload(vec![b'x'; 50_000])],
+            false => {
+                let bulk = Output::like(input, bulk.as_str()).payload(vec![b'x'; 200_000]);
+                made_of(input, &topics).into_iter().chain([bulk]).collect()
+            }
+        });
+        std::future::ready(Ok::<Vec<Output>, Failed>(outputs.collect()))
+    };
+    // Much less than what is to be queued.
+    let sink = KafkaSink::options(&scene.brokers).queue_bytes(2 << 20);
+    let pipeline =
+        Pipeline::new(source(&scene), sink, transform, options().dead_letters(&scene.dead())).unwrap();
+    let stop = pipeline.stop_handle();
+    let running = tokio::spawn(pipeline.run());
+    scene.behind_at_most(0).await;
+    stop.stop();
+    let ended = running.await.unwrap().unwrap();
+    assert_eq!((ended.messages, ended.buried), (124, 1), "{ended:?}");
+    assert_eq!(scene.judge().await, Vec::<String>::new());
+}
+
 /// Longer than a consumer may be silent: it is not, and keeps its partitions.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transform_may_take_longer_than_a_consumer_may_be_silent() {

@@ -71,6 +71,18 @@ impl Scene {
         format!("{}_dead", self.name)
     }
 
+    /// A topic of which the broker takes no larger messages than that.
+    pub async fn small_topic(&self, bytes: usize) -> String {
+        let topic = format!("{}_small_{bytes}", self.name);
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", &self.brokers).create().unwrap();
+        let bytes = bytes.to_string();
+        let new =
+            NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1)).set("max.message.bytes", &bytes);
+        admin.create_topics([&new], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        topic
+    }
+
     /// Publishes so many messages over all keys.
     pub async fn publish(&mut self, messages: usize) {
         let mut reports = Vec::with_capacity(messages);
@@ -97,6 +109,30 @@ impl Scene {
         let [first, second] = self.outputs();
         command.args([&self.brokers, &self.name, &self.input(), &first, &second, how, name]);
         Child::spawn(command, crash_at).unwrap()
+    }
+
+    /// A member of the group that gets partitions and does nothing with them.
+    pub fn guest(&self, how: &str) -> BaseConsumer {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &self.brokers).set("group.id", &self.name);
+        config.set("enable.auto.commit", "false").set("heartbeat.interval.ms", "300");
+        let strategy = if how == "eager" { "range" } else { "cooperative-sticky" };
+        let guest: BaseConsumer = config.set("partition.assignment.strategy", strategy).create().unwrap();
+        guest.subscribe(&[&self.input()]).unwrap();
+        guest
+    }
+
+    /// Whether a guest gets partitions, before the broker ends a transaction that takes too long.
+    pub fn has_partitions(&self, guest: &BaseConsumer) -> bool {
+        let until = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < until {
+            // Whatever it is: it is not committed, and comes again.
+            drop(guest.poll(Duration::from_millis(50)));
+            if guest.assignment().unwrap().count() > 0 {
+                return true;
+            }
+        }
+        false
     }
 
     /// Messages that the group has not committed.
@@ -196,7 +232,7 @@ impl Scene {
 /// What a message becomes in both topics.
 pub fn made_of(input: &Input, topics: &[String; 2]) -> [Output; 2] {
     let text = String::from_utf8_lossy(input.payload().unwrap()).into_owned();
-    [1, 2].map(|n| Output::like(input, &topics[n - 1]).payload(format!("{n}/{text}")))
+    [1, 2].map(|n| Output::like(input, topics[n - 1].as_str()).payload(format!("{n}/{text}")))
 }
 
 /// Stops a worker in order.

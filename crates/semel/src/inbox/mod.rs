@@ -45,25 +45,36 @@ pub const BATCH_MESSAGES_MAX: usize = 10_000;
 pub const WINDOW: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// The version of the tables that this build reads and writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 const TABLES: Tables = Tables {
     what: "inbox",
     meta: "semel_inbox_meta",
     last: |_| "semel_inbox_result",
     steps: |dialect| match dialect {
-        Dialect::Postgres => &[include_str!("sql/postgres.sql"), include_str!("sql/postgres_dead.sql")],
-        Dialect::Mysql => &[include_str!("sql/mysql.sql"), include_str!("sql/mysql_dead.sql")],
-        Dialect::Sqlite => &[include_str!("sql/sqlite.sql"), include_str!("sql/sqlite_dead.sql")],
+        Dialect::Postgres => &POSTGRES,
+        Dialect::Mysql => &MYSQL,
+        Dialect::Sqlite => &SQLITE,
     },
 };
+
+/// The steps of a dialect, one by one and in one piece.
+macro_rules! steps {
+    ($each:ident, $all:ident, $($file:literal),+) => {
+        const $each: [&str; VERSION as usize] = [$(include_str!($file)),+];
+        const $all: &str = concat!($(include_str!($file)),+);
+    };
+}
+steps!(POSTGRES, ALL_POSTGRES, "sql/postgres.sql", "sql/postgres_dead.sql", "sql/postgres_thin.sql");
+steps!(MYSQL, ALL_MYSQL, "sql/mysql.sql", "sql/mysql_dead.sql", "sql/same_3.sql");
+steps!(SQLITE, ALL_SQLITE, "sql/sqlite.sql", "sql/sqlite_dead.sql", "sql/same_3.sql");
 
 /// The tables, for that dialect. Run it once, with your migrations, or let [`migrate`] do it.
 pub fn schema(dialect: Dialect) -> &'static str {
     match dialect {
-        Dialect::Postgres => concat!(include_str!("sql/postgres.sql"), include_str!("sql/postgres_dead.sql")),
-        Dialect::Mysql => concat!(include_str!("sql/mysql.sql"), include_str!("sql/mysql_dead.sql")),
-        Dialect::Sqlite => concat!(include_str!("sql/sqlite.sql"), include_str!("sql/sqlite_dead.sql")),
+        Dialect::Postgres => ALL_POSTGRES,
+        Dialect::Mysql => ALL_MYSQL,
+        Dialect::Sqlite => ALL_SQLITE,
     }
 }
 

@@ -21,21 +21,38 @@ const OLD: Sql = Sql {
              AND began_at < CAST(unixepoch('subsec') * 1000 AS INTEGER) - ?2 ORDER BY began_at LIMIT ?3",
 };
 
+/// The marks of a batch, on PostgreSQL. No index leads to them from the batch, which has their ids instead; some of those
+/// were another's before.
+macro_rules! of_batch {
+    () => {
+        "batch = $1 AND id = ANY (ARRAY(SELECT substring(b.ids FROM g * 16 + 1 FOR 16) FROM semel_inbox_batch b, \
+         generate_series(0, octet_length(b.ids) / 16 - 1) g WHERE b.batch = $1))"
+    };
+}
+
 const RESULTS: Sql = Sql {
-    postgres: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = $1)",
+    postgres: concat!(
+        "DELETE FROM semel_inbox_result WHERE id = ANY (ARRAY(SELECT id FROM semel_inbox WHERE ",
+        of_batch!(),
+        "))"
+    ),
     mysql: "DELETE r FROM semel_inbox_result r JOIN semel_inbox m ON m.id = r.id WHERE m.batch = ?",
     sqlite: "DELETE FROM semel_inbox_result WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
 };
 
 /// What has a mark was handled, also where a letter says otherwise. Without its mark the letter would be handled again.
 const LETTERS: Sql = Sql {
-    postgres: "DELETE FROM semel_inbox_dead WHERE id IN (SELECT id FROM semel_inbox WHERE batch = $1)",
+    postgres: concat!(
+        "DELETE FROM semel_inbox_dead WHERE id = ANY (ARRAY(SELECT id FROM semel_inbox WHERE ",
+        of_batch!(),
+        "))"
+    ),
     mysql: "DELETE d FROM semel_inbox_dead d JOIN semel_inbox m ON m.id = d.id WHERE m.batch = ?",
     sqlite: "DELETE FROM semel_inbox_dead WHERE id IN (SELECT id FROM semel_inbox WHERE batch = ?1)",
 };
 
 const MARKS: Sql = Sql {
-    postgres: "DELETE FROM semel_inbox WHERE batch = $1",
+    postgres: concat!("DELETE FROM semel_inbox WHERE ", of_batch!()),
     mysql: "DELETE FROM semel_inbox WHERE batch = ?",
     sqlite: "DELETE FROM semel_inbox WHERE batch = ?1",
 };

@@ -312,6 +312,101 @@ async fn a_message_that_rests_is_kept_for_as_long_as_it_takes() {
     run.await.unwrap().unwrap();
 }
 
+/// One call hangs for longer than the test. What comes afterwards is received, handled and settled all the same.
+#[tokio::test]
+async fn a_call_that_takes_long_holds_up_its_own_key_and_no_other() {
+    let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
+    let effects = Effects::new(|_| None);
+    push(&queue, "h", "hang");
+    push(&queue, "h", "behind");
+    let calls = Arc::clone(&effects.calls);
+    let options = options().concurrency(2).batch_max(1).farewell(Duration::from_millis(20));
+    let consumer = Consumer::new("mail", queue.source(), effects.clone(), options);
+    let hangs = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            while calls.load(Ordering::Relaxed) == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            for n in 0..100 {
+                push(&queue, &format!("k{}", n % 7), &n.to_string());
+            }
+        }
+    });
+    until(consumer, || queue.len() == 2 && effects.texts().len() == 100).await;
+    hangs.await.unwrap();
+    assert!(!effects.texts().contains(&"behind".to_owned()), "it has overtaken");
+}
+
+/// A source that keeps nothing, so that leases end while their messages are handled.
+struct Forgetful<S>(S);
+
+impl<S: Source> Source for Forgetful<S> {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        self.0.receive(most, wait).await
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        self.0.settle(settled).await
+    }
+
+    async fn keep(&mut self, _: &[Receipt]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.0.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        self.0.lost()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.0.leave().await
+    }
+}
+
+/// Takes longer than the lease the first time, and notes how many are under way at once.
+#[derive(Clone, Default)]
+struct Slow {
+    under_way: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Handler for Slow {
+    async fn handle(&self, _: &[Message]) -> Result<(), Failed> {
+        let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(600)).await;
+        }
+        self.under_way.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_while_it_is_under_way_is_not_begun_beside_itself() {
+    let queue = MemoryQueue::with_lease("payments", Duration::from_millis(100));
+    push(&queue, "a", "a1");
+    let slow = Slow::default();
+    let consumer = Consumer::new("mail", Forgetful(queue.source()), slow.clone(), options().concurrency(4));
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    let all = async {
+        while !queue.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, all).await.expect("it is never settled");
+    stop.stop();
+    run.await.unwrap().unwrap();
+    assert!(slow.calls.load(Ordering::SeqCst) > 1, "it never came again");
+    assert_eq!(slow.most.load(Ordering::SeqCst), 1, "it was handled beside itself");
+}
+
 #[tokio::test]
 async fn a_stop_does_not_wait_for_a_handler_that_hangs() {
     let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| None));

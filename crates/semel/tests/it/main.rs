@@ -21,6 +21,7 @@ mod planted;
 mod protect;
 mod recover;
 mod relay_observed;
+mod relay_promise;
 #[cfg(feature = "sqlite")]
 mod sink_planted;
 #[cfg(feature = "sqlite")]

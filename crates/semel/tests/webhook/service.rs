@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
 use semel::inbox::webhook::{BODY_BYTES_MAX, Done, Received, ReceiverBody, Stripe, Tenant, WebhookReceiver};
@@ -220,20 +220,31 @@ async fn whatever_becomes_of_the_handler_the_provider_is_told_to_send_again() {
     }
 }
 
+/// A handler that says that it began, and waits to be told to go on.
+#[derive(Clone, Default)]
+struct Slow {
+    began: Arc<Notify>,
+    go: Arc<Notify>,
+}
+
+impl Slow {
+    async fn handle(self) -> Result<Done, Infallible> {
+        self.began.notify_one();
+        self.go.notified().await;
+        Ok(Done::Now)
+    }
+
+    async fn has_begun(&self) {
+        tokio::time::timeout(Duration::from_secs(20), self.began.notified()).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn only_so_many_are_under_way_at_once() {
-    let (metrics, go) = (Metrics::new(), Arc::new(Notify::new()));
-    let began = Arc::new(Notify::new());
+    let (metrics, slow) = (Metrics::new(), Slow::default());
     let handler = {
-        let (go, began) = (Arc::clone(&go), Arc::clone(&began));
-        move |_| {
-            let (go, began) = (Arc::clone(&go), Arc::clone(&began));
-            async move {
-                began.notify_one();
-                go.notified().await;
-                Ok::<_, Infallible>(Done::Now)
-            }
-        }
+        let slow = slow.clone();
+        move |_| slow.clone().handle()
     };
     let receiver = WebhookReceiver::new("stripe", Stripe::new([SECRET]).unwrap(), handler).unwrap();
     let receiver = receiver.metrics(&metrics).in_flight_max(1);
@@ -242,13 +253,50 @@ async fn only_so_many_are_under_way_at_once() {
         let (receiver, post) = (receiver.clone(), post.clone());
         async move { answer(&receiver, request(post)).await }
     });
-    tokio::time::timeout(Duration::from_secs(20), began.notified()).await.unwrap();
+    slow.has_begun().await;
     assert_eq!(answer(&receiver, request(post.clone())).await, told(503, "WEBHOOK_NOT_HANDLED"));
-    go.notify_one();
+    slow.go.notify_one();
     assert_eq!(first.await.unwrap(), told(200, ""));
-    go.notify_one();
+    slow.go.notify_one();
     assert_eq!(answer(&receiver, request(post)).await, told(200, ""), "its place was given back");
     assert_eq!((counted(&metrics, "busy"), counted(&metrics, "accepted")), (1, 2));
+}
+
+#[tokio::test]
+async fn a_forged_request_is_refused_while_all_places_are_taken() {
+    let (metrics, slow) = (Metrics::new(), Slow::default());
+    let handler = {
+        let slow = slow.clone();
+        move |_| slow.clone().handle()
+    };
+    let receiver = WebhookReceiver::new("stripe", Stripe::new([SECRET]).unwrap(), handler).unwrap();
+    let receiver = receiver.metrics(&metrics).in_flight_max(1);
+    let first = tokio::spawn({
+        let receiver = receiver.clone();
+        async move { answer(&receiver, request(signed(SECRET, now(), &event("evt_1")))).await }
+    });
+    slow.has_begun().await;
+    let forged = signed(OTHER, now(), &event("evt_2"));
+    assert_eq!(answer(&receiver, request(forged)).await, told(401, "WEBHOOK_REFUSED"), "it needs no place");
+    slow.go.notify_one();
+    assert_eq!(first.await.unwrap(), told(200, ""));
+    assert_eq!((counted(&metrics, "forged"), counted(&metrics, "busy")), (1, 0));
+}
+
+/// Also what is not yet known to be signed holds a body in memory.
+#[tokio::test]
+async fn only_so_many_are_read_at_once() {
+    let handler = |_| async { Ok::<_, Infallible>(Done::Now) };
+    let receiver = WebhookReceiver::new("stripe", Stripe::new([SECRET]).unwrap(), handler).unwrap();
+    let receiver = receiver.in_flight_max(1);
+    let post = signed(SECRET, now(), &event("evt_1"));
+    let silent =
+        StreamBody::new(futures_util::stream::pending::<Result<http_body::Frame<Bytes>, Infallible>>());
+    let mut slow = Box::pin(receiver.clone().oneshot(request(post.clone()).map(|_| silent)));
+    assert!((&mut slow).now_or_never().is_none(), "it waits for the body");
+    assert_eq!(answer(&receiver, request(post.clone())).await, told(503, "WEBHOOK_NOT_HANDLED"));
+    drop(slow);
+    assert_eq!(answer(&receiver, request(post)).await, told(200, ""), "its place was given back");
 }
 
 #[tokio::test]

@@ -155,16 +155,33 @@ impl Desk {
         self.lines.get(&line).and_then(|line| line.rest).is_some_and(|rest| rest.until > now)
     }
 
-    /// Batches that may be handled side by side: no line is in two of them, and each has its messages in order.
-    pub(super) fn ready(&self, now: Instant, options: &ConsumerOptions) -> Vec<Vec<Held>> {
-        let lanes = options.concurrency.max(1) as u64;
-        let mut batches: BTreeMap<u64, Vec<Held>> = BTreeMap::new();
-        let mut full = HashSet::new();
-        for held in self.held.values() {
-            if full.contains(&held.line) || self.rests(held.line, now) {
+    /// The line in which it stands, if it is still here.
+    pub(super) fn line_of(&self, receipt: Receipt) -> Option<u64> {
+        self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(Held::line)
+    }
+
+    /// At most so many batches that may be handled now, side by side: no line is in two of them or in one that is busy, and
+    /// each has its messages in order.
+    pub(super) fn ready(
+        &self,
+        now: Instant,
+        options: &ConsumerOptions,
+        busy: &HashSet<u64>,
+        most: usize,
+    ) -> Vec<Vec<Held>> {
+        let mut batches: Vec<Vec<Held>> = Vec::new();
+        let (mut batch_of, mut full) = (HashMap::new(), HashSet::new());
+        for held in self.held.values().filter(|_| most > 0) {
+            if busy.contains(&held.line) || full.contains(&held.line) || self.rests(held.line, now) {
                 continue;
             }
-            let batch = batches.entry(held.line % lanes).or_default();
+            // The lines by turns.
+            let next = batch_of.len() % most;
+            let at = *batch_of.entry(held.line).or_insert(next);
+            if at == batches.len() {
+                batches.push(Vec::new());
+            }
+            let batch = &mut batches[at];
             if batch.len() >= options.batch_max {
                 // Not this one, so none after it in its line.
                 full.insert(held.line);
@@ -172,7 +189,7 @@ impl Desk {
             }
             batch.push(held.clone());
         }
-        batches.into_values().collect()
+        batches
     }
 
     /// When the first resting line may go on.

@@ -24,6 +24,10 @@ fn numbers(batches: &[Vec<Held>]) -> Vec<Vec<u64>> {
     all
 }
 
+fn ready(desk: &Desk, now: Instant, options: &ConsumerOptions) -> Vec<Vec<u64>> {
+    numbers(&desk.ready(now, options, &HashSet::new(), options.concurrency))
+}
+
 fn failed(kind: FailedKind) -> Tried {
     Tried::Failed { error: "no".into(), kind, after: None }
 }
@@ -33,9 +37,21 @@ fn a_line_is_in_one_batch_only_and_in_its_order() {
     let (a, b) = (Some("a"), Some("b"));
     let desk = desk(&[a, b, a, None, b, a]);
     let options = ConsumerOptions::default().concurrency(64);
-    assert_eq!(numbers(&desk.ready(Instant::now(), &options)), [vec![0, 2, 5], vec![1, 4], vec![3]]);
+    assert_eq!(ready(&desk, Instant::now(), &options), [vec![0, 2, 5], vec![1, 4], vec![3]]);
     let one_call = ConsumerOptions::default().concurrency(1);
-    assert_eq!(numbers(&desk.ready(Instant::now(), &one_call)), [[0, 1, 2, 3, 4, 5]]);
+    assert_eq!(ready(&desk, Instant::now(), &one_call), [[0, 1, 2, 3, 4, 5]]);
+}
+
+#[test]
+fn what_stands_behind_a_call_waits_and_the_others_go_on() {
+    let (a, b) = (Some("a"), Some("b"));
+    let desk = desk(&[a, b, a, None, b, a]);
+    let options = ConsumerOptions::default().concurrency(3);
+    let busy = desk.held[&0].line();
+    let ready = |most| numbers(&desk.ready(Instant::now(), &options, &HashSet::from([busy]), most));
+    assert_eq!(ready(2), [vec![1, 4], vec![3]]);
+    assert_eq!(ready(1), [[1, 3, 4]]);
+    assert!(ready(0).is_empty());
 }
 
 #[test]
@@ -43,7 +59,7 @@ fn a_full_batch_leaves_out_the_rest_of_a_line_and_not_its_middle() {
     let (a, b) = (Some("a"), Some("b"));
     let desk = desk(&[a, a, b, a, b]);
     let options = ConsumerOptions::default().concurrency(1).batch_max(2);
-    assert_eq!(numbers(&desk.ready(Instant::now(), &options)), [[0, 1]]);
+    assert_eq!(ready(&desk, Instant::now(), &options), [[0, 1]]);
 }
 
 #[test]
@@ -57,8 +73,8 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
         desk.tried(Receipt(0), failed(FailedKind::Message), true, now, &options),
         Some(Verdict::Again)
     );
-    assert_eq!(numbers(&desk.ready(now, &options)), [[1]]);
-    assert_eq!(numbers(&desk.ready(now + first, &options)), [[0, 1, 2]]);
+    assert_eq!(ready(&desk, now, &options), [[1]]);
+    assert_eq!(ready(&desk, now + first, &options), [[0, 1, 2]]);
     let rested = |desk: &Desk| desk.due().unwrap() - now;
     assert!(rested(&desk) <= first);
     for most in [200, 300, 300] {
@@ -71,7 +87,7 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
     }
     // Success ends the rest.
     desk.tried(Receipt(0), Tried::Done, true, now, &options);
-    assert_eq!((desk.due(), numbers(&desk.ready(now, &options))), (None, vec![vec![1, 2]]));
+    assert_eq!((desk.due(), ready(&desk, now, &options)), (None, vec![vec![1, 2]]));
 }
 
 #[test]
@@ -112,8 +128,8 @@ fn a_line_does_not_go_on_before_it_was_asked_to() {
     let (now, minute) = (Instant::now(), Duration::from_secs(60));
     let tried = Tried::Failed { error: "busy".into(), kind: FailedKind::Later, after: Some(minute) };
     desk.tried(Receipt(0), tried, true, now, &options);
-    assert_eq!(numbers(&desk.ready(now + minute - Duration::from_millis(1), &options)), [[1]]);
-    assert_eq!(numbers(&desk.ready(now + minute, &options)).concat().len(), 2);
+    assert_eq!(ready(&desk, now + minute - Duration::from_millis(1), &options), [[1]]);
+    assert_eq!(ready(&desk, now + minute, &options).concat().len(), 2);
 }
 
 #[test]
@@ -123,7 +139,7 @@ fn a_letter_stands_in_the_line_of_its_key_and_one_failure_is_enough() {
     desk.add_letter(receipt, letter, 7);
     let options = ConsumerOptions::default().concurrency(1);
     let now = Instant::now();
-    assert_eq!(numbers(&desk.ready(now, &options)), [[0, 1, 9]]);
+    assert_eq!(ready(&desk, now, &options), [[0, 1, 9]]);
     assert_eq!(desk.receipts(), [Receipt(0), Receipt(1)], "the source knows nothing of it");
     assert_eq!(desk.letters(), HashSet::from([7]));
     // Not the message's fault: again. Its fault: back to where it was, whatever else fails.

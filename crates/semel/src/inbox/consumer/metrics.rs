@@ -230,6 +230,7 @@ impl Collector for Gauges {
 }
 
 /// Who looks at the calls of a consumer.
+#[derive(Clone)]
 pub(super) struct Observer {
     consumer: String,
     pub(super) metrics: Option<ConsumerMetrics>,

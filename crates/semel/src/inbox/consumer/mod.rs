@@ -6,6 +6,7 @@
 
 mod bisect;
 pub(super) mod call;
+mod calls;
 mod desk;
 mod handler;
 mod letters;

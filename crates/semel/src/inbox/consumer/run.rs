@@ -5,11 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
-use super::bisect;
+use super::calls::Calls;
 use super::desk::{Desk, Held, Tried, Verdict};
 use super::handler::{Buried, DeadLetters, Failed, Handler};
 use super::letters::{Letters, within};
@@ -34,15 +32,18 @@ const IDLE: Duration = Duration::from_secs(1);
 pub struct Consumer<S, H, D = Nowhere> {
     pub(super) name: String,
     pub(super) source: S,
-    handler: Arc<H>,
+    pub(super) handler: Arc<H>,
     pub(super) dead: D,
-    pub(super) options: ConsumerOptions,
+    pub(super) options: Arc<ConsumerOptions>,
     stop: watch::Sender<bool>,
     pub(super) desk: Desk,
+    pub(super) calls: Calls,
     /// Messages that cannot be told from others.
     nameless: Vec<Nameless>,
     /// What the source has not been told yet.
     untold: Vec<(Receipt, Settle)>,
+    /// Not ours any more, and still under way.
+    lost: Vec<Receipt>,
     /// When the source is to be kept.
     pub(super) keep_at: Instant,
     /// When is looked for letters, and how many were taken.
@@ -100,7 +101,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
     pub fn new(name: &str, source: S, handler: H, options: ConsumerOptions) -> Self {
         let (stop, _) = watch::channel(false);
         let batch_max = options.batch_max.min(handler.batch_max());
-        let options = options.batch_max(batch_max);
+        let options = Arc::new(options.batch_max(batch_max));
         Self {
             name: name.to_owned(),
             source,
@@ -109,8 +110,10 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             options,
             stop,
             desk: Desk::default(),
+            calls: Calls::default(),
             nameless: Vec::new(),
             untold: Vec::new(),
+            lost: Vec::new(),
             keep_at: Instant::now(),
             letters: Letters::default(),
             upkeep: Upkeep::default(),
@@ -129,8 +132,10 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             options,
             stop,
             desk,
+            calls,
             nameless,
             untold,
+            lost,
             keep_at,
             letters,
             upkeep,
@@ -147,8 +152,10 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             options,
             stop,
             desk,
+            calls,
             nameless,
             untold,
+            lost,
             keep_at,
             letters,
             upkeep,
@@ -193,45 +200,54 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let turn = async {
                 self.tell().await?;
                 self.take_letters().await;
-                self.receive(&mut stopped).await?;
+                let came = self.receive(&mut stopped).await?;
                 self.ask_retention().await;
                 self.bury_nameless().await;
-                self.handle(&stopped).await?;
-                self.tell().await
+                self.begin_calls(&stopped);
+                let ended = self.end_calls(came).await?;
+                self.tell().await?;
+                Ok(ended || self.calls.is_empty())
             };
-            let turned = turn.await;
+            let turned: Result<bool, SourceError> = turn.await;
             self.observe(|metrics| {
                 let (held, oldest) = self.desk.held();
                 metrics.holds(held + self.nameless.len(), oldest);
                 match &turned {
-                    Ok(()) => {
-                        metrics.turned();
+                    Ok(got_on) => {
+                        if *got_on {
+                            metrics.turned();
+                        }
                         metrics.source_answered();
                     }
                     Err(error) => metrics.source_is_away(error),
                 }
             });
             match turned {
-                Ok(()) => pause = self.options.pause.0,
+                Ok(_) => pause = self.options.pause.0,
                 Err(error) if error.may_retry() => {
                     self.observe(ConsumerMetrics::source_failed);
                     tracing::warn!(%error, consumer = self.name, "the source failed; trying again");
                     let rest = tokio::time::timeout(pause, asked_to_stop(&mut stopped));
                     let held = self.held();
                     let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await;
+                    // A source that gives nothing may still hear what became of the rest.
+                    self.take_in_ended(Vec::new()).await;
                     pause = (pause * 2).min(self.options.pause.1);
                 }
                 Err(error) => {
                     tracing::error!(%error, consumer = self.name, "the consumer stops");
+                    self.drop_calls();
                     let _ = self.source.leave().await;
                     return Err(error);
                 }
             }
         }
         // What it does not hear now comes again; the rest is given back all the same.
+        let last = self.last_calls(&stopped).await;
+        self.drop_calls();
         let told = self.tell().await;
         self.source.leave().await?;
-        told.map(|()| self.ended)
+        last.and(told).map(|()| self.ended)
     }
 
     pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
@@ -260,16 +276,18 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         Ok(())
     }
 
-    /// Takes in what there is room for. Waits only where there is nothing to be handled.
-    async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), SourceError> {
+    /// Takes in what there is room for, and says whether anything came. Waits only where there is nothing to be handled and
+    /// nothing under way.
+    async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<bool, SourceError> {
         let now = Instant::now();
         let held = self.held();
         let room = self.options.held_max.saturating_sub(held.len());
-        let idle = self.desk.ready(now, &self.options).is_empty();
+        let idle = self.calls.is_empty() && self.calls.ready(&self.desk, &self.options).is_empty();
         let nameless = self.nameless.iter().map(|nameless| nameless.due);
         let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
+        let mut came = false;
         if room == 0 {
             let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
             let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
@@ -280,19 +298,25 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let wait = wait.min(self.keep_at.saturating_duration_since(now));
             let received = tokio::select! {
                 received = self.source.receive(room, wait) => received?,
-                () = asked_to_stop(stopped) => return Ok(()),
+                () = asked_to_stop(stopped) => return Ok(false),
             };
+            came = !received.is_empty();
             for delivery in received {
                 self.take_in(delivery);
             }
         }
         self.give_up_lost();
-        Ok(())
+        Ok(came)
     }
 
-    /// What is not ours any more is forgotten, and what would overtake it is given back.
+    /// What is not ours any more is forgotten, and what would overtake it is given back. What is under way is so only when
+    /// its call has ended: else it would come again and be handled beside itself.
     fn give_up_lost(&mut self) {
-        let lost = self.source.lost();
+        self.lost.extend(self.source.lost());
+        let (under_way, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut self.lost)
+            .into_iter()
+            .partition(|receipt| self.desk.line_of(*receipt).is_some_and(|line| self.calls.has(line)));
+        self.lost = under_way;
         if lost.is_empty() {
             return;
         }
@@ -394,41 +418,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         kept.is_ok()
     }
 
-    /// Handles what may be handled now, side by side.
-    async fn handle(&mut self, stopped: &watch::Receiver<bool>) -> Result<(), SourceError> {
-        let batches = self.desk.ready(Instant::now(), &self.options);
-        if batches.is_empty() {
-            return Ok(());
-        }
-        let tried: Vec<Held> = batches.iter().flatten().cloned().collect();
-        let held = self.held();
-        let work = async {
-            let handler = || Arc::clone(&self.handler);
-            let calls = batches
-                .into_iter()
-                .map(|batch| bisect::handle(handler(), batch, &self.options, &self.observer, stopped));
-            let mut calls: FuturesUnordered<_> = calls.collect();
-            let mut told = Vec::with_capacity(tried.len());
-            let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
-            loop {
-                tokio::select! {
-                    of_batch = calls.next() => match of_batch {
-                        Some(of_batch) => told.extend(of_batch),
-                        None => return told,
-                    },
-                    // What is still under way is dropped, and its messages are given back.
-                    () = &mut farewell => return told,
-                }
-            }
-        };
-        self.observe(ConsumerMetrics::round_begins);
-        let told = keeping(&mut self.source, &mut self.keep_at, &held, work).await?;
-        self.observe(|metrics| metrics.round_ends(told.iter().map(|(_, tried)| tried)));
-        crash::point(crash::BEFORE_ACK);
-        self.fold(told, &tried).await;
-        Ok(())
-    }
-
     /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
     /// Letters have failed before, and say nothing.
     fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)], letters: &HashMap<Receipt, i64>) -> bool {
@@ -442,15 +431,16 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         well || self.suspects.len() < self.options.suspects_max
     }
 
-    async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
+    pub(super) async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
         let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
+        let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
         let counted = self.is_a_message_to_blame(&told, &letters);
         let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
         for (receipt, became) in told {
             self.tell_if_due(&mut tell_at).await;
             let letter = letters.get(&receipt).copied();
-            let tries = tried.iter().find(|held| held.receipt == receipt).map_or(0, |held| held.tries);
+            let tries = tried.get(&receipt).map_or(0, |held| held.tries);
             if became == Tried::Done {
                 self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
                 self.ended.handled += 1;
@@ -471,7 +461,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.desk.buried(receipt);
                 continue;
             }
-            let Some(held) = tried.iter().find(|held| held.receipt == receipt) else { continue };
+            let Some(held) = tried.get(&receipt) else { continue };
             // Where one was not kept, the others would have to wait as long for the same answer: they rest.
             if !can_bury {
                 continue;

@@ -1,19 +1,22 @@
 //! What was taken from the broker and is not committed.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::mem;
+use std::sync::Arc;
 
 use super::message::Input;
 use crate::source::kafka::Part;
 
 /// The partitions that are ours, and their messages: as they came, so in the order of each partition. Always the first of
-/// them are tried.
+/// them are tried, and others may come meanwhile.
 #[derive(Default)]
 pub(super) struct Held {
     ours: HashSet<Part>,
     waiting: VecDeque<Input>,
+    /// Of those that wait.
     bytes: usize,
-    /// How many of the first are being tried.
-    tried: usize,
+    /// Those that are being tried and are ours. They came before all that wait.
+    tried: Arc<[Input]>,
     /// Some of those that are being tried are not ours any more.
     broken: bool,
 }
@@ -28,7 +31,10 @@ impl Held {
     /// A partition is not ours any more, and its messages are for others.
     pub(super) fn revoked(&mut self, part: &Part) {
         self.ours.remove(part);
-        self.broken |= self.waiting.iter().take(self.tried).any(|input| input.is_of(part));
+        if self.tried.iter().any(|input| input.is_of(part)) {
+            self.broken = true;
+            self.tried = self.tried.iter().filter(|input| !input.is_of(part)).cloned().collect();
+        }
         self.waiting.retain(|input| !input.is_of(part));
         self.bytes = self.waiting.iter().map(Input::bytes).sum();
     }
@@ -41,29 +47,30 @@ impl Held {
         }
     }
 
+    /// Whether none waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Whether there is enough for a try.
+    /// Whether enough wait for a try.
     pub(super) fn is_full(&self, messages: usize, bytes: usize) -> bool {
         self.waiting.len() >= messages || self.bytes >= bytes
     }
 
-    /// The first of them, for a try: at least one, if there is one.
-    pub(super) fn begin(&mut self, messages: usize, bytes: usize) -> Vec<Input> {
-        let mut room = bytes;
-        let mut tried = Vec::with_capacity(messages.min(self.waiting.len()));
+    /// The first of those that wait, for a try: at least one, if there is one.
+    pub(super) fn begin(&mut self, messages: usize, bytes: usize) -> Arc<[Input]> {
+        let (mut room, mut first) = (bytes, 0);
         for input in self.waiting.iter().take(messages) {
             let of_it = input.bytes();
-            if of_it > room && !tried.is_empty() {
+            if of_it > room && first > 0 {
                 break;
             }
             room = room.saturating_sub(of_it);
-            tried.push(input.clone());
+            self.bytes = self.bytes.saturating_sub(of_it);
+            first += 1;
         }
-        (self.tried, self.broken) = (tried.len(), false);
-        tried
+        (self.tried, self.broken) = (self.waiting.drain(..first).collect(), false);
+        Arc::clone(&self.tried)
     }
 
     /// Whether all that is being tried is still ours.
@@ -71,29 +78,32 @@ impl Held {
         !self.broken
     }
 
-    /// What is being tried is committed.
+    /// What is being tried is committed: whatever became ours or others' meanwhile, it begins behind that.
     pub(super) fn committed(&mut self) {
-        if !self.broken {
-            let done: usize = self.waiting.drain(..self.tried).map(|input| input.bytes()).sum();
-            self.bytes = self.bytes.saturating_sub(done);
+        self.tried = Arc::default();
+    }
+
+    /// What is being tried was not committed: what is ours of it waits again, before the others.
+    pub(super) fn put_back(&mut self) {
+        for input in mem::take(&mut self.tried).iter().rev() {
+            self.bytes += input.bytes();
+            self.waiting.push_front(input.clone());
         }
-        self.tried = 0;
     }
 }
 
 /// Where whoever goes on after these has to begin.
 pub(super) fn positions(tried: &[Input]) -> Vec<(Part, i64)> {
     let mut next = BTreeMap::new();
-    for input in tried {
-        next.insert(input.part(), input.offset().saturating_add(1));
+    // Those of a partition mostly come one after another.
+    for run in tried.chunk_by(Input::is_beside) {
+        next.extend(run.last().map(|last| (last.part(), last.offset().saturating_add(1))));
     }
     next.into_iter().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use rdkafka::Timestamp;
     use rdkafka::message::OwnedMessage;
 
@@ -138,12 +148,15 @@ mod tests {
         let first = held.begin(3, 1_000);
         assert_eq!(places(&first), ["t/0/3", "t/1/3", "t/0/4"]);
         assert_eq!(positions(&first), [(part(0), 5), (part(1), 4)]);
+        held.put_back();
         assert_eq!(places(&held.begin(1, 1_000)), ["t/0/3"], "again, fewer of them");
         held.committed();
         assert_eq!(places(&held.begin(2, 1_000)), ["t/1/3", "t/0/4"]);
         held.committed();
         assert_eq!(places(&held.begin(9, 25)), ["t/1/4", "t/0/7"], "as many as fit");
+        held.put_back();
         assert_eq!(places(&held.begin(9, 1)), ["t/1/4"], "one, however large");
+        held.put_back();
         assert!(held.is_full(3, 1_000) && held.is_full(9, 30) && !held.is_full(4, 31));
     }
 
@@ -153,17 +166,49 @@ mod tests {
         held.begin(1, 1_000);
         held.revoked(&part(1));
         assert!(held.is_whole(), "it was not among those that are tried");
+        held.put_back();
         held.assigned(part(1));
         come(&mut held, 1, 3);
         held.begin(4, 1_000);
         held.revoked(&part(1));
         assert!(!held.is_whole());
         // Committed by nobody: nothing of it is forgotten.
-        held.committed();
+        held.put_back();
         assert_eq!(places(&held.begin(9, 1_000)), ["t/0/3", "t/0/4", "t/0/7"]);
         assert!(held.is_whole());
+        held.put_back();
         come(&mut held, 1, 4);
         assert_eq!(held.begin(9, 1_000).len(), 3, "that is for others");
+    }
+
+    #[test]
+    fn what_comes_while_others_are_tried_waits_behind_them() {
+        let mut held = Held::default();
+        held.assigned(part(0));
+        held.assigned(part(1));
+        come(&mut held, 0, 3);
+        come(&mut held, 1, 3);
+        held.begin(9, 1_000);
+        assert!(held.is_empty() && !held.is_full(1, 1), "what is tried does not wait");
+        come(&mut held, 0, 4);
+        held.put_back();
+        assert_eq!(places(&held.begin(9, 1_000)), ["t/0/3", "t/1/3", "t/0/4"]);
+        come(&mut held, 1, 4);
+        held.committed();
+        assert_eq!(places(&held.begin(9, 1_000)), ["t/1/4"]);
+        assert!(!held.is_full(1, 1), "its bytes are gone with it");
+    }
+
+    #[test]
+    fn what_is_committed_after_some_of_it_was_taken_away_is_not_tried_again() {
+        let mut held = held();
+        held.begin(4, 1_000);
+        held.revoked(&part(1));
+        held.assigned(part(1));
+        // The broker took the offsets before it gave the partition away.
+        held.committed();
+        come(&mut held, 1, 7);
+        assert_eq!(places(&held.begin(9, 1_000)), ["t/0/7", "t/1/7"]);
     }
 
     #[test]
@@ -172,6 +217,7 @@ mod tests {
         held.begin(9, 1_000);
         held.assigned(part(0));
         assert!(!held.is_whole(), "assigned anew, it was somebody else's in between");
+        held.put_back();
         come(&mut held, 0, 5);
         assert_eq!(places(&held.begin(9, 1_000)), ["t/1/3", "t/1/4", "t/1/7", "t/0/5"]);
     }

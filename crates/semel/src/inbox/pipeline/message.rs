@@ -97,6 +97,11 @@ impl Input {
         self.partition() == part.1 && self.topic() == part.0
     }
 
+    /// Whether both are of one partition.
+    pub(super) fn is_beside(&self, other: &Self) -> bool {
+        self.partition() == other.partition() && self.topic() == other.topic()
+    }
+
     /// What it takes in memory, about.
     pub(super) fn bytes(&self) -> usize {
         let headers: usize =
@@ -122,32 +127,52 @@ impl fmt::Debug for Input {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Output {
-    topic: String,
-    key: Option<Bytes>,
+    topic: Arc<str>,
+    key: Field,
     headers: Vec<(String, Option<Bytes>)>,
-    payload: Option<Bytes>,
+    payload: Field,
+}
+
+/// A key or a payload.
+#[derive(Clone, Debug)]
+enum Field {
+    None,
+    Own(Bytes),
+    /// The same as that of an input, and not a copy of it.
+    Of(Input),
+}
+
+impl Field {
+    fn bytes<'a>(&'a self, of: impl Fn(&'a Input) -> Option<&'a [u8]>) -> Option<&'a [u8]> {
+        match self {
+            Self::None => None,
+            Self::Own(bytes) => Some(bytes),
+            Self::Of(input) => of(input),
+        }
+    }
 }
 
 impl Output {
     /// A message for that topic, with nothing in it: without a payload it is a tombstone.
-    pub fn to(topic: impl Into<String>) -> Self {
-        Self { topic: topic.into(), key: None, headers: Vec::new(), payload: None }
+    pub fn to(topic: impl Into<Arc<str>>) -> Self {
+        Self { topic: topic.into(), key: Field::None, headers: Vec::new(), payload: Field::None }
     }
 
-    /// A message for that topic with the key, the headers and the payload of an input.
-    pub fn like(input: &Input, topic: impl Into<String>) -> Self {
+    /// A message for that topic with the key, the headers and the payload of an input. Key and payload are not copied; nor is
+    /// the topic, if it is an `Arc<str>`.
+    pub fn like(input: &Input, topic: impl Into<Arc<str>>) -> Self {
         let copy = |bytes: &[u8]| Bytes::copy_from_slice(bytes);
         Self {
             topic: topic.into(),
-            key: input.key().map(copy),
+            key: Field::Of(input.clone()),
             headers: input.headers().map(|(name, value)| (name.to_owned(), value.map(copy))).collect(),
-            payload: input.payload().map(copy),
+            payload: Field::Of(input.clone()),
         }
     }
 
     /// Messages of one key go to one partition and keep their order.
     pub fn key(mut self, key: impl Into<Bytes>) -> Self {
-        self.key = Some(key.into());
+        self.key = Field::Own(key.into());
         self
     }
 
@@ -159,7 +184,7 @@ impl Output {
 
     /// What it says.
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
-        self.payload = Some(payload.into());
+        self.payload = Field::Own(payload.into());
         self
     }
 
@@ -178,11 +203,11 @@ impl Output {
     /// The record, which reports to that place of the batch.
     pub(super) fn record(&self, batch: &Arc<Batch>, place: usize) -> Record<'_, [u8]> {
         let mut record = BaseRecord::with_opaque_to(&self.topic, Box::new(Ticket::new(batch, place)));
-        if let Some(key) = &self.key {
-            record = record.key(key.as_ref());
+        if let Some(key) = self.key.bytes(Input::key) {
+            record = record.key(key);
         }
-        if let Some(payload) = &self.payload {
-            record = record.payload(payload.as_ref());
+        if let Some(payload) = self.payload.bytes(Input::payload) {
+            record = record.payload(payload);
         }
         if self.headers.is_empty() {
             return record;

@@ -68,14 +68,16 @@
 //! **Zombies.** The offsets are committed as a member of the group in its generation. A process that stood still while its
 //! partitions went to another one is turned away by the broker, and nothing of its transaction is seen.
 //!
-//! **Rebalances.** No transaction is open while the group is heard. What is being made of messages whose partition is taken away
-//! is dropped; the rest of the batch is tried again.
+//! **Rebalances.** What is being made of messages whose partition is taken away is dropped; the rest of the batch is tried again.
+//! Where a transaction is open, the broker decides: it takes no offsets of a former generation, and tells nobody where a
+//! partition begins whose offsets are in an open transaction.
 //!
 //! **In doubt** (the broker was lost in a commit) everything begins again: taking the transactional ids over ends what was
 //! open, either way, and the committed offsets say where to go on.
 
 mod held;
 mod message;
+mod opening;
 mod options;
 mod pace;
 mod reader;

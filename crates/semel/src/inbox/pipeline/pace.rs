@@ -13,19 +13,30 @@ pub(super) enum Next {
     Blame,
 }
 
+/// With how many it begins: one who is slow with each of them is not to run out of time with the first.
+const FIRST: usize = 2_000;
+/// After so many full tries, more are tried again than were too many.
+const TRIES_BEFORE_MORE: u32 = 64;
+
 /// Always the first of what is held is tried, so that nothing is overtaken. What fails too often as many is tried as half as
-/// many, until one is alone; what succeeds is followed by twice as many.
+/// many, until one is alone; what succeeds is followed by twice as many. By more than ever succeeded only if there were that
+/// many, and if they did not take long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Pace {
     most: usize,
+    /// As many as have succeeded at once, or the first.
+    usual: usize,
     take: usize,
     tries: u32,
     tries_max: u32,
+    /// So many full tries are still to come before more than usual are tried.
+    not_more: u32,
 }
 
 impl Pace {
     pub(super) fn new(most: usize, tries_max: u32) -> Self {
-        Self { most, take: most, tries: 0, tries_max }
+        let usual = most.min(FIRST);
+        Self { most, usual, take: usual, tries: 0, tries_max, not_more: 0 }
     }
 
     /// How many are to be tried at once.
@@ -33,9 +44,28 @@ impl Pace {
         self.take
     }
 
-    pub(super) fn succeeded(&mut self) {
+    /// How many may be, if these succeed.
+    pub(super) fn then(&self) -> usize {
+        self.take.saturating_mul(2).min(self.most)
+    }
+
+    /// So many succeeded; slowly, if twice as many might take too long.
+    pub(super) fn succeeded(&mut self, taken: usize, slowly: bool) {
         self.tries = 0;
-        self.take = self.take.saturating_mul(2).min(self.most);
+        self.usual = self.usual.max(taken);
+        let more = taken >= self.usual && !slowly && self.not_more == 0;
+        if taken >= self.usual {
+            self.not_more = self.not_more.saturating_sub(1);
+        }
+        let at_most = if more { self.most } else { self.usual };
+        self.take = self.then().min(at_most).max(self.take);
+    }
+
+    /// So many took longer than a transaction may: half of them are usual from now on.
+    pub(super) fn too_slow(&mut self, taken: usize) {
+        self.take = (taken / 2).max(1);
+        self.usual = self.usual.min(self.take);
+        self.not_more = TRIES_BEFORE_MORE;
     }
 
     /// Other messages than those that failed: their failures do not count.
@@ -45,17 +75,23 @@ impl Pace {
 
     /// So many failed.
     pub(super) fn failed(&mut self, taken: usize, kind: FailedKind) -> Next {
-        // Nobody's fault: it is tried for as long as it takes.
+        // Nobody's fault: it is tried for as long as it takes. But not more of them than ever succeeded.
         if kind == FailedKind::Later {
+            if taken > self.usual {
+                (self.take, self.not_more) = (self.usual, TRIES_BEFORE_MORE);
+            }
             return Next::Again;
         }
         self.tries = self.tries.saturating_add(1);
         // Where somebody is being looked for, only the one who is alone gets all its tries.
-        let looking = taken > 1 && self.take < self.most;
+        let looking = taken > 1 && self.take < self.usual;
         if kind == FailedKind::Message && !looking && self.tries < self.tries_max {
             return Next::Again;
         }
         self.tries = 0;
+        if taken > self.usual {
+            self.not_more = TRIES_BEFORE_MORE;
+        }
         if taken > 1 {
             self.take = taken / 2;
             return Next::Smaller;
@@ -78,12 +114,12 @@ mod tests {
             assert!(calls < 1_000, "it does not end");
             if !(at..end).any(|n| poison.contains(&n)) {
                 done.extend(at..end);
+                pace.succeeded(end - at, false);
                 at = end;
-                pace.succeeded();
             } else if pace.failed(end - at, kind) == Next::Blame {
                 blamed.push(at);
                 at += 1;
-                pace.succeeded();
+                pace.succeeded(1, false);
             }
         }
         (done, blamed, calls)
@@ -118,6 +154,14 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nobodys_fault_is_not_tried_as_more_than_ever_succeeded() {
+        let mut pace = Pace::new(10_000, 3);
+        pace.succeeded(FIRST, false);
+        assert_eq!(pace.failed(2 * FIRST, FailedKind::Later), Next::Again);
+        assert_eq!(pace.take(), FIRST);
+    }
+
+    #[test]
     fn what_is_nobodys_fault_is_tried_for_as_long_as_it_takes() {
         let mut pace = Pace::new(4, 1);
         for _ in 0..1_000 {
@@ -125,5 +169,69 @@ mod tests {
         }
         assert_eq!(pace.take(), 4);
         assert_eq!(pace.failed(4, FailedKind::Message), Next::Smaller);
+    }
+
+    #[test]
+    fn it_grows_only_by_full_tries_that_do_not_take_long() {
+        let mut pace = Pace::new(10_000, 3);
+        assert_eq!((pace.take(), pace.then()), (FIRST, 2 * FIRST));
+        assert_eq!(pace.failed(FIRST, FailedKind::Message), Next::Again, "nobody is being looked for yet");
+        pace.succeeded(FIRST, true);
+        pace.succeeded(FIRST - 1, false);
+        assert_eq!(pace.take(), FIRST);
+        for _ in 0..3 {
+            pace.succeeded(pace.take(), false);
+        }
+        assert_eq!(pace.take(), 10_000);
+    }
+
+    #[test]
+    fn what_is_slow_gets_back_to_what_was_usual() {
+        let mut pace = Pace::new(10_000, 1);
+        while pace.take() > 1 {
+            assert_eq!(pace.failed(pace.take(), FailedKind::Poison), Next::Smaller);
+        }
+        assert_eq!(pace.failed(1, FailedKind::Poison), Next::Blame);
+        for _ in 0..20 {
+            pace.succeeded(pace.take(), true);
+        }
+        assert_eq!(pace.take(), FIRST);
+    }
+
+    #[test]
+    fn more_than_ever_succeeded_is_seldom_tried_where_it_fails() {
+        let mut pace = Pace::new(10_000, 3);
+        let (mut failed, mut done) = (0, 0);
+        while done < 200 * FIRST {
+            let take = pace.take();
+            // So many are too many, whoever is among them.
+            if take > FIRST {
+                failed += 1;
+                pace.failed(take, FailedKind::Message);
+            } else {
+                done += take;
+                pace.succeeded(take, false);
+            }
+        }
+        assert!((3..=12).contains(&failed), "{failed}");
+    }
+
+    #[test]
+    fn what_a_transaction_had_no_time_for_is_halved_for_a_while() {
+        let mut pace = Pace::new(10_000, 3);
+        pace.succeeded(FIRST, false);
+        assert_eq!(pace.take(), 2 * FIRST);
+        pace.too_slow(2 * FIRST);
+        assert_eq!(pace.take(), FIRST);
+        for _ in 0..TRIES_BEFORE_MORE {
+            pace.succeeded(FIRST, false);
+            assert_eq!(pace.take(), FIRST);
+        }
+        pace.succeeded(FIRST, false);
+        assert_eq!(pace.take(), 2 * FIRST);
+        for _ in 0..50 {
+            pace.too_slow(pace.take());
+        }
+        assert_eq!(pace.take(), 1);
     }
 }

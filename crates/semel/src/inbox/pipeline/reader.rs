@@ -17,7 +17,7 @@ use crate::source::kafka::{KafkaSourceOptions, trouble};
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
 
-/// What the callbacks know. They run inside a poll, so never while a transaction is open.
+/// What the callbacks know. They run inside a poll.
 #[derive(Default)]
 pub(super) struct Group {
     held: Mutex<Held>,
@@ -84,25 +84,28 @@ impl Reader {
         *lock(&self.polled)
     }
 
-    /// Takes messages in until there are enough. Waits for the first until then, and for the others as long as they may
-    /// linger, or until nobody wants them any more.
-    pub(super) fn fill(&self, full: Full, until: Instant, wanted: &Weak<()>) -> Result<(), SourceError> {
+    /// Takes messages in until there are enough, or nobody wants them any more. Waits for the first, and for the others as long
+    /// as it may linger.
+    pub(super) fn fill(&self, full: Full, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
-        let lineage = self.lineage()?;
-        let mut lingers = None;
-        while wanted.strong_count() > 0 {
-            let until = {
-                let held = self.held();
-                if held.is_full(full.messages, full.bytes) {
-                    break;
-                }
-                match held.is_empty() {
-                    true => until,
-                    false => *lingers.get_or_insert_with(|| Instant::now() + full.linger),
+        let lineage = self.lineage(wanted)?;
+        *lock(&self.polled) = Instant::now();
+        let (mut lingers, mut wait): (Option<Instant>, _) = (None, Duration::ZERO);
+        while wanted.strong_count() > 0 && !self.held().is_full(full.messages, full.bytes) {
+            // What is there already is taken without a look at the clock.
+            if self.take(wait, &lineage)? {
+                wait = Duration::ZERO;
+                continue;
+            }
+            let now = Instant::now();
+            *lock(&self.polled) = now;
+            wait = match self.held().is_empty() {
+                true => POLL_MAX,
+                false => {
+                    lingers.get_or_insert(now + full.linger).saturating_duration_since(now).min(POLL_MAX)
                 }
             };
-            let left = until.saturating_duration_since(Instant::now());
-            if !self.take(left.min(POLL_MAX), &lineage)? && left.is_zero() {
+            if wait.is_zero() {
                 break;
             }
         }
@@ -111,7 +114,6 @@ impl Reader {
 
     /// Takes one message in, or hears what the group has to say; whether there was anything.
     fn take(&self, wait: Duration, lineage: &Arc<str>) -> Result<bool, SourceError> {
-        *lock(&self.polled) = Instant::now();
         match self.consumer.poll(wait) {
             Some(Ok(message)) => self.held().came(Input::new(message.detach(), lineage)),
             Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
@@ -121,9 +123,10 @@ impl Reader {
     }
 
     /// Shows the group that we are there, and hears from it, while there is no room for messages.
-    pub(super) fn keep(&self) -> Result<(), SourceError> {
+    pub(super) fn keep(&self, wanted: &Weak<()>) -> Result<(), SourceError> {
         let _turn = lock(&self.turn);
-        let lineage = self.lineage()?;
+        let lineage = self.lineage(wanted)?;
+        *lock(&self.polled) = Instant::now();
         let paused = &self.consumer.context().paused;
         paused.serve(&self.consumer, || self.take(Duration::ZERO, &lineage))
     }
@@ -132,18 +135,19 @@ impl Reader {
     ///
     /// A consumer that was thrown out of its group forgets its name and its generation before we hear of it, and nameless
     /// it would pass for one without a group, which no broker fences. So it is asked first, and only then whether
-    /// everything was lost.
+    /// everything was lost. If somebody polls and hears of it in between, then what is tried is not whole any more before
+    /// the consumer says that nothing is lost.
     pub(super) fn credentials(&self) -> Option<ConsumerGroupMetadata> {
-        let _turn = lock(&self.turn);
         let credentials = self.consumer.group_metadata()?;
         (!self.consumer.assignment_lost() && self.held().is_whole()).then_some(credentials)
     }
 
     /// Without it a text id would name another message later, when it is known.
-    fn lineage(&self) -> Result<Arc<str>, SourceError> {
+    fn lineage(&self, wanted: &Weak<()>) -> Result<Arc<str>, SourceError> {
         let mut known = lock(&self.lineage);
-        if known.is_none() {
-            *known = self.consumer.client().fetch_cluster_id(self.timeout).map(Arc::from);
+        let until = Instant::now() + self.timeout;
+        while known.is_none() && wanted.strong_count() > 0 && Instant::now() < until {
+            *known = self.consumer.client().fetch_cluster_id(POLL_MAX).map(Arc::from);
         }
         known.clone().ok_or_else(|| SourceError::later("the cluster did not tell its id: is it there?"))
     }

@@ -1,12 +1,14 @@
 //! The loop: fill, transform, commit, and again.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::BaseConsumer;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::message::{Input, Output};
+use super::opening::{self, Open};
 use super::options::PipelineOptions;
 use super::pace::{Next, Pace};
 use super::reader::Full;
@@ -22,7 +24,7 @@ use crate::sink::kafka::line::Line;
 use crate::source::SourceError;
 use crate::source::kafka::KafkaSourceOptions;
 
-/// How long messages are waited for in one turn.
+/// How long messages are waited for in one turn, where there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(1);
 /// Most outputs of one batch.
 pub const OUTPUTS_MAX: usize = 1_000_000;
@@ -35,8 +37,10 @@ pub struct Pipeline<T> {
     transform: Arc<T>,
     options: PipelineOptions,
     stop: watch::Sender<bool>,
-    engine: Option<Arc<Engine>>,
+    engine: Open,
     pace: Pace,
+    /// The next messages were taken in already, while a transaction was on its way.
+    filled: bool,
     dead_in_a_row: u32,
     ended: Ended,
 }
@@ -142,7 +146,8 @@ impl<T: Transform> Pipeline<T> {
         Ok(Self {
             pace: Pace::new(options.batch_max, options.tries_max),
             transform: Arc::new(transform),
-            engine: None,
+            engine: Open::default(),
+            filled: false,
             dead_in_a_row: 0,
             ended: Ended::default(),
             source,
@@ -153,7 +158,8 @@ impl<T: Transform> Pipeline<T> {
         })
     }
 
-    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::farewell`]).
+    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::farewell`]). A
+    /// broker that is away is not waited for.
     pub fn stop_handle(&self) -> Stop {
         Stop(self.stop.clone())
     }
@@ -161,7 +167,7 @@ impl<T: Transform> Pipeline<T> {
     /// Runs until it is stopped. Dropping the future is like a crash: what was not committed comes again.
     ///
     /// # Errors
-    /// When trying again would not help. Then nothing was committed of the batch at hand.
+    /// When trying again would not help. What was not committed comes again.
     pub async fn run(mut self) -> Result<Ended, PipelineError> {
         let mut stopped = self.stop.subscribe();
         let worked = self.work(&mut stopped).await;
@@ -195,18 +201,28 @@ impl<T: Transform> Pipeline<T> {
     }
 
     async fn turn(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<Turn, PipelineError> {
-        let Some(engine) = self.begin().await else { return Ok(Turn::Later) };
+        let Some(engine) = self.begin(stopped).await else { return Ok(Turn::Later) };
         if engine.reader.polled().elapsed() >= self.source.keep_every() {
-            self.keep(&engine).await?;
+            tokio::select! {
+                kept = self.keep(&engine) => kept?,
+                () = asked_to_stop(stopped) => return Ok(Turn::On),
+            }
         }
-        let (bytes, linger) = (self.options.batch_bytes, self.options.linger);
-        self.fill(&engine, Full { messages: self.pace.take(), bytes, linger }, stopped).await?;
-        let tried = engine.reader.held().begin(self.pace.take(), bytes);
+        engine.reader.held().put_back();
+        if !mem::take(&mut self.filled) {
+            let idle = async {
+                let _ = tokio::time::timeout(IDLE, asked_to_stop(stopped)).await;
+            };
+            self.fill(&engine, self.pace.take(), idle).await?;
+        }
+        let tried = engine.reader.held().begin(self.pace.take(), self.options.batch_bytes);
         if tried.is_empty() {
             return Ok(Turn::On);
         }
         crash::point(crash::BEFORE_TRANSFORM);
+        let begun = Instant::now();
         let mut made = self.transformed(&engine, &tried, stopped).await?;
+        let slowly = begun.elapsed() > self.options.transform_timeout / 4;
         crash::point(crash::AFTER_TRANSFORM);
         let mut dead = false;
         loop {
@@ -228,13 +244,25 @@ impl<T: Transform> Pipeline<T> {
                     }
                 },
             };
-            let transacted = self.transact(&engine, &tried, outputs.clone()).await;
+            let outputs = Arc::new(outputs);
+            let ((transacted, took), filled) = self.transact(&engine, &tried, &outputs, stopped).await;
             if !matches!(transacted, Transacted::Committed) {
                 self.ended.aborted += 1;
+                if took >= self.sink.timeout {
+                    self.pace.too_slow(tried.len());
+                }
+                match &filled {
+                    Err(error) if !error.may_retry() => return Err(error.clone().into()),
+                    Err(error) => tracing::warn!(%error, group = self.source.group, "the source failed"),
+                    Ok(()) => {}
+                }
             }
             match transacted {
                 Transacted::Committed => {
+                    self.pace.succeeded(tried.len(), slowly || took > self.sink.timeout / 4);
                     self.committed(&tried, &outputs, dead);
+                    filled?;
+                    self.filled = true;
                     return Ok(Turn::Well);
                 }
                 Transacted::Refused(told) if !dead => made = Made::Failed(Failed::poison(told)),
@@ -246,7 +274,7 @@ impl<T: Transform> Pipeline<T> {
                     self.keep(&engine).await?;
                     return Ok(Turn::Later);
                 }
-                Transacted::Aborted(told) => {
+                Transacted::Aborted(told) | Transacted::Again(told) => {
                     tracing::warn!(
                         told,
                         group = self.source.group,
@@ -254,14 +282,17 @@ impl<T: Transform> Pipeline<T> {
                     );
                     return Ok(Turn::Later);
                 }
-                Transacted::Lost(error) => return self.lost(&error).await,
+                Transacted::Lost(error) => {
+                    // Whoever holds it last closes it, and that blocks.
+                    drop(engine);
+                    return self.lost(&error).await;
+                }
             }
         }
     }
 
     fn committed(&mut self, tried: &[Input], outputs: &[Output], dead: bool) {
         let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
-        self.pace.succeeded();
         self.dead_in_a_row = if dead { self.dead_in_a_row.saturating_add(1) } else { 0 };
         self.ended.messages += count(tried.len());
         self.ended.outputs += count(outputs.len());
@@ -284,18 +315,21 @@ impl<T: Transform> Pipeline<T> {
 
     /// What there is to work with. It begins anew after anything that is in doubt: that ends what was open, and then the
     /// committed offsets say where it goes on.
-    async fn begin(&mut self) -> Option<Arc<Engine>> {
-        if self.engine.is_none() {
-            let (source, sink, ids) = (self.source.clone(), self.sink.clone(), self.ids.clone());
-            let opened = tokio::task::spawn_blocking(move || Engine::open(&source, &sink, &ids)).await;
-            match opened.map_err(|error| SinkError::not_published(error.to_string())).and_then(|it| it) {
-                Ok(engine) => self.engine = Some(Arc::new(engine)),
+    async fn begin(&mut self, stopped: &mut watch::Receiver<bool>) -> Option<Arc<Engine>> {
+        if self.engine.get().is_none() {
+            let opening = opening::open(self.source.clone(), self.sink.clone(), self.ids.clone());
+            let opened = tokio::select! {
+                opened = opening => opened,
+                () = asked_to_stop(stopped) => return None,
+            };
+            match opened {
+                Ok(open) => self.engine = open,
                 Err(error) => {
                     tracing::warn!(%error, group = self.source.group, "a pipeline cannot begin; trying again")
                 }
             }
         }
-        self.engine.clone()
+        self.engine.get().cloned()
     }
 
     async fn lost(&mut self, error: &SinkError) -> Result<Turn, PipelineError> {
@@ -318,26 +352,35 @@ impl<T: Transform> Pipeline<T> {
         }
     }
 
+    /// Takes messages in, until there are enough for a try, or until then.
     async fn fill(
         &self,
         engine: &Arc<Engine>,
-        full: Full,
-        stopped: &mut watch::Receiver<bool>,
+        messages: usize,
+        enough: impl Future<Output = ()>,
     ) -> Result<(), SourceError> {
-        let (engine, until) = (Arc::clone(engine), Instant::now() + IDLE);
+        let PipelineOptions { batch_bytes: bytes, linger, .. } = self.options;
+        let full = Full { messages, bytes, linger };
+        let engine = Arc::clone(engine);
         // Gone when this is dropped, which ends the wait.
         let wanted = Arc::new(());
         let watched = Arc::downgrade(&wanted);
-        let filling = apart(move || engine.reader.fill(full, until, &watched));
+        let mut filling = std::pin::pin!(apart(move || engine.reader.fill(full, &watched)));
         tokio::select! {
-            filled = filling => filled,
-            () = asked_to_stop(stopped) => Ok(()),
+            filled = &mut filling => filled,
+            // Waited for all the same: the group is left when nobody has the reader any more.
+            () = enough => {
+                drop(wanted);
+                filling.await
+            }
         }
     }
 
     async fn keep(&self, engine: &Arc<Engine>) -> Result<(), SourceError> {
         let engine = Arc::clone(engine);
-        apart(move || engine.reader.keep()).await
+        let wanted = Arc::new(());
+        let watched = Arc::downgrade(&wanted);
+        apart(move || engine.reader.keep(&watched)).await
     }
 
     /// Calls the transform, and hears from the group meanwhile.
@@ -376,12 +419,38 @@ impl<T: Transform> Pipeline<T> {
         }
     }
 
-    async fn transact(&self, engine: &Arc<Engine>, tried: &[Input], outputs: Vec<Output>) -> Transacted {
-        let (engine, tried) = (Arc::clone(engine), tried.to_vec());
-        let work = tokio::task::spawn_blocking(move || engine.transact(&tried, &outputs));
-        work.await.unwrap_or_else(|error| {
-            Transacted::Lost(SinkError::maybe_published(format!("the transaction broke off: {error}")))
-        })
+    /// Commits, and takes the next messages in meanwhile: whoever waits for the broker's answer has nothing else to do. What
+    /// became of it, how long it took, and what became of the messages.
+    async fn transact(
+        &self,
+        engine: &Arc<Engine>,
+        tried: &Arc<[Input]>,
+        outputs: &Arc<Vec<Output>>,
+        stopped: &mut watch::Receiver<bool>,
+    ) -> ((Transacted, Duration), Result<(), SourceError>) {
+        let (over, is_committed) = oneshot::channel();
+        let (transacting, tried, outputs) = (Arc::clone(engine), Arc::clone(tried), Arc::clone(outputs));
+        let transacting = tokio::task::spawn_blocking(move || transacting.transact(&tried, &outputs));
+        let transacted = async {
+            let begun = Instant::now();
+            let transacted = transacting.await.unwrap_or_else(|error| {
+                Transacted::Lost(SinkError::maybe_published(format!("the transaction broke off: {error}")))
+            });
+            let _ = over.send(matches!(transacted, Transacted::Committed));
+            (transacted, begun.elapsed())
+        };
+        let enough = async {
+            let idle = async {
+                if is_committed.await == Ok(true) {
+                    tokio::time::sleep(IDLE).await;
+                }
+            };
+            tokio::select! {
+                () = idle => {}
+                () = asked_to_stop(stopped) => {}
+            }
+        };
+        tokio::join!(transacted, self.fill(engine, self.pace.then(), enough))
     }
 
     /// A pause in which the group is heard.
@@ -390,11 +459,15 @@ impl<T: Transform> Pipeline<T> {
         while Instant::now() < until && !*stopped.borrow() {
             let piece = until.saturating_duration_since(Instant::now()).min(self.source.keep_every());
             let _ = tokio::time::timeout(piece, asked_to_stop(stopped)).await;
-            let Some(engine) = &self.engine else { continue };
+            let Some(engine) = self.engine.get() else { continue };
             if engine.reader.polled().elapsed() < self.source.keep_every() {
                 continue;
             }
-            match self.keep(engine).await {
+            let kept = tokio::select! {
+                kept = self.keep(engine) => kept,
+                () = asked_to_stop(stopped) => break,
+            };
+            match kept {
                 Err(error) if !error.may_retry() => return Err(error.into()),
                 Err(error) => {
                     tracing::warn!(%error, group = self.source.group, "the source failed; trying again")
@@ -409,13 +482,4 @@ impl<T: Transform> Pipeline<T> {
 /// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
 async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) -> Result<(), SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
-}
-
-impl<T> Drop for Pipeline<T> {
-    fn drop(&mut self) {
-        // Closing waits for the broker.
-        if let Some(engine) = self.engine.take() {
-            std::thread::spawn(move || drop(engine));
-        }
-    }
 }

@@ -4,10 +4,13 @@
 //!  begin ─▶ outputs ─▶ offsets, as that member of the group ─▶ commit      all of it, or nothing
 //! ```
 //!
-//! It is open only from here to there: not while messages are waited for, nor while they are transformed. And nobody polls
-//! meanwhile, so no partition is given up under it.
+//! It is open only from here to there: not while its messages are waited for, nor while they are transformed.
+//!
+//! **The next messages are polled for meanwhile**, so a partition may be given away under it. The broker decides then. Where
+//! the offsets come after the group has a new generation, it does not take them, because they are a former member's.
+//! Where it has taken them before, it tells nobody where that partition begins until the transaction has ended.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -18,8 +21,9 @@ use super::message::{Input, Output};
 use super::reader::Reader;
 use crate::crash;
 use crate::sink::SinkError;
-use crate::sink::kafka::line::{Batch, Line, Report};
+use crate::sink::kafka::line::{Batch, Report, is_librdkafkas};
 use crate::sink::kafka::steps::{Failed, Steps, left};
+use crate::sink::kafka::turns::Turns;
 use crate::sink::kafka::verdict::{self, Verdict};
 use crate::sink::kafka::{KafkaOptions, is_unknown_topic};
 use crate::source::kafka::KafkaSourceOptions;
@@ -34,48 +38,50 @@ pub(super) enum Transacted {
     Refused(String),
     /// Nothing of it is seen.
     Aborted(String),
+    /// Nothing of it is seen, by librdkafka's own doing: the same again will do.
+    Again(String),
     /// Nobody knows, or somebody else has our transactional id: everything has to begin again.
     Lost(SinkError),
 }
 
-/// A consumer and two producers. They take turns: a broker that has committed still writes the marks of that into every
-/// partition, and a producer that began again before they are there would be told to wait, which librdkafka does for
-/// longer than it takes. The other one's marks do not concern it.
+/// A consumer and two producers.
 pub(super) struct Engine {
     pub(super) reader: Reader,
-    lines: [(Line, String); 2],
-    turns: AtomicUsize,
+    turns: Mutex<Turns>,
     options: KafkaOptions,
 }
 
 impl Engine {
     /// Ends what was left open under these transactional ids, and then joins the group: where it begins is what was
-    /// committed.
+    /// committed. Gives up when it is not wanted any more.
     pub(super) fn open(
         source: &KafkaSourceOptions,
         sink: &KafkaOptions,
         ids: &[String; 2],
+        wanted: impl Fn() -> bool,
     ) -> Result<Self, SinkError> {
-        let open = |id: &String| {
-            let line = Line::open(&sink.transactional(id))?;
-            Steps { line: &line, id }.fence(Instant::now() + sink.timeout)?;
-            Ok::<_, SinkError>((line, id.clone()))
-        };
-        let lines = [open(&ids[0])?, open(&ids[1])?];
+        let turns = Turns::open(sink, ids.clone())?;
+        turns.fence(Instant::now() + sink.timeout, &wanted)?;
+        if !wanted() {
+            return Err(SinkError::not_published("nobody wants it any more"));
+        }
         let reader = Reader::open(source)
             .map_err(|error| SinkError::not_published(format!("Kafka's client cannot be made: {error}")))?;
-        Ok(Self { reader, lines, turns: AtomicUsize::new(0), options: sink.clone() })
+        Ok(Self { reader, turns: Mutex::new(turns), options: sink.clone() })
     }
 
     /// What these messages were made to, and that they are done, in one transaction.
     pub(super) fn transact(&self, tried: &[Input], outputs: &[Output]) -> Transacted {
-        let (line, id) = &self.lines[self.turns.fetch_add(1, Ordering::Relaxed) % 2];
-        let transaction = Transaction { steps: Steps { line, id }, options: &self.options };
-        match transaction.run(&self.reader, tried, outputs) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = |steps: Steps<'_>| {
+            Transaction { steps, options: &self.options }.run(&self.reader, tried, outputs)
+        };
+        match turns.transact(run, |failed| matches!(failed, Transacted::Again(_))) {
             Ok(()) => {
                 self.reader.held().committed();
                 Transacted::Committed
             }
+            Err(Transacted::Again(told)) => Transacted::Aborted(told),
             Err(other) => other,
         }
     }
@@ -96,7 +102,7 @@ impl Transaction<'_> {
         let batch = Batch::of(outputs.len());
         for (place, output) in outputs.iter().enumerate() {
             let queued = self.steps.queue(output.record(&batch, place), until);
-            queued.map_err(|code| self.refused(output.topic(), code, outputs.len()))?;
+            queued.map_err(|code| self.not_queued(place, code, &batch, outputs))?;
         }
         crash::point(crash::BEFORE_OFFSETS);
         // While the outputs are under way.
@@ -105,7 +111,7 @@ impl Transaction<'_> {
             match producer.send_offsets_to_transaction(&offsets, &credentials, left(until)) {
                 Ok(()) => break,
                 Err(KafkaError::Transaction(cause)) if cause.is_retriable() && Instant::now() < until => {}
-                Err(error) => return Err(self.not_ours(&error)),
+                Err(error) => return Err(self.not_ours(&error, &batch, outputs)),
             }
         }
         crash::point(crash::AFTER_OFFSETS);
@@ -115,39 +121,63 @@ impl Transaction<'_> {
             let silent = batch.reports().iter().all(Option::is_none);
             return Err(if silent { self.late(late) } else { self.abort(late) });
         }
-        let failed = |(place, report): (usize, Option<Report>)| Some((place, report?.err()?));
-        let mut failed = batch.reports().into_iter().enumerate().filter_map(failed);
-        let first = failed.next();
-        // What is only thrown away behind another one tells nothing.
-        let to_blame = failed.chain(first).find(|(_, code)| *code != Code::PurgeQueue).or(first);
-        if let Some((place, code)) = to_blame {
-            return Err(self.refused(outputs[place].topic(), code, outputs.len()));
+        if batch.reports().iter().flatten().any(Result::is_err) {
+            return Err(self.not_taken("outputs were not taken", &batch, outputs));
         }
         self.steps.commit(until).map_err(ended)
     }
 
-    /// An output was not taken. Whose fault it is shows when it is alone.
-    fn refused(&self, topic: &str, code: Code, outputs: usize) -> Transacted {
-        let told = format!(
-            "Kafka did not take an output (of {outputs}) for {topic}: {code}{}",
-            verdict::advice(code)
-        );
-        if matches!(code, Code::QueueFull | Code::MessageTimedOut) {
-            return self.late(&told);
+    /// Ends a transaction of which outputs were not taken, and says what became of it by those. The end comes first: only
+    /// then is each of them reported.
+    fn not_taken(&self, told: &str, batch: &Batch, outputs: &[Output]) -> Transacted {
+        let ended = self.abort(told);
+        if !matches!(ended, Transacted::Aborted(_)) {
+            return ended;
         }
-        let refused = verdict::of(code, self.options.missing) == Verdict::Refused;
+        let reports = batch.reports();
+        let failed = |(place, report): (usize, &Option<Report>)| Some((place, (*report)?.err()?));
+        let mut failed = reports.iter().enumerate().filter_map(failed);
+        let first = failed.next();
+        // What is only thrown away behind another one tells nothing.
+        match failed.chain(first).find(|(_, code)| *code != Code::PurgeQueue).or(first) {
+            None => ended,
+            Some((place, code)) => match self.judged(outputs[place].topic(), code, outputs.len()) {
+                Transacted::Aborted(told) if is_librdkafkas(&reports) => Transacted::Again(told),
+                judged => judged,
+            },
+        }
+    }
+
+    /// An output did not get into the queue. It is not to blame where the transaction cannot go on: one before it was refused
+    /// meanwhile.
+    fn not_queued(&self, place: usize, code: Code, batch: &Batch, outputs: &[Output]) -> Transacted {
+        let told = format!("an output was not queued: {code}");
+        if code == Code::State {
+            return self.not_taken(&told, batch, outputs);
+        }
         match self.abort(&told) {
-            Transacted::Aborted(told) if refused => Transacted::Refused(told),
-            // librdkafka remembers for minutes that a topic is not there; a new producer asks again.
-            Transacted::Aborted(told) if is_unknown_topic(code) => {
-                Transacted::Lost(SinkError::not_published(told))
-            }
+            Transacted::Aborted(_) => self.judged(outputs[place].topic(), code, outputs.len()),
             other => other,
         }
     }
 
+    /// What became of an aborted transaction by an output that was not taken. Whose fault it is shows when it is alone.
+    fn judged(&self, topic: &str, code: Code, outputs: usize) -> Transacted {
+        let told = format!(
+            "Kafka did not take an output (of {outputs}) for {topic}: {code}{}",
+            verdict::advice(code)
+        );
+        match code {
+            Code::QueueFull | Code::MessageTimedOut => Transacted::Lost(SinkError::maybe_published(told)),
+            _ if verdict::of(code, self.options.missing) == Verdict::Refused => Transacted::Refused(told),
+            // librdkafka remembers for minutes that a topic is not there; a new producer asks again.
+            _ if is_unknown_topic(code) => Transacted::Lost(SinkError::not_published(told)),
+            _ => Transacted::Aborted(told),
+        }
+    }
+
     /// The offsets were not taken.
-    fn not_ours(&self, error: &KafkaError) -> Transacted {
+    fn not_ours(&self, error: &KafkaError, batch: &Batch, outputs: &[Output]) -> Transacted {
         if let KafkaError::Transaction(cause) = error
             && cause.is_fatal()
         {
@@ -166,8 +196,12 @@ impl Transaction<'_> {
         {
             return self.late(&told);
         }
+        // An output that was not taken ends the transaction, which may be said here first.
+        if !stale {
+            return self.not_taken(&told, batch, outputs);
+        }
         match self.abort(&told) {
-            Transacted::Aborted(told) if stale => Transacted::Stale(told),
+            Transacted::Aborted(told) => Transacted::Stale(told),
             other => other,
         }
     }

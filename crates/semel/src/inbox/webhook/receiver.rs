@@ -18,7 +18,7 @@ pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 pub const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 /// Longest that the handler may take, unless told otherwise. Providers give up after 10 to 30 seconds.
 pub const HANDLER_TIME_MAX: Duration = Duration::from_secs(20);
-/// Most requests under way at once, unless told otherwise.
+/// Most requests handled at once, unless told otherwise.
 pub const IN_FLIGHT_MAX: usize = 256;
 
 /// Whose events these are, and how they are signed for them.
@@ -70,6 +70,9 @@ pub(super) struct Settings {
     pub(super) provider: Arc<str>,
     pub(super) tenants: Tenants,
     pub(super) counters: WebhookCounters,
+    /// For those who are read and checked.
+    pub(super) in_check: Arc<Semaphore>,
+    /// For those who are handled.
     pub(super) in_flight: Arc<Semaphore>,
     pub(super) body_bytes_max: usize,
     pub(super) body_time_max: Duration,
@@ -133,6 +136,7 @@ where
             counters: Metrics::new().webhook(&provider),
             provider: provider.into(),
             tenants,
+            in_check: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             body_bytes_max: BODY_BYTES_MAX,
             body_time_max: BODY_TIME_MAX,
@@ -167,9 +171,11 @@ where
         self
     }
 
-    /// The most requests under way at once: [`IN_FLIGHT_MAX`] unless told otherwise. Others are answered 503.
+    /// The most requests handled at once: [`IN_FLIGHT_MAX`] unless told otherwise. Others are answered 503. As many again are
+    /// read and checked meanwhile, so that what is signed wrongly takes no handler's place.
     pub fn in_flight_max(mut self, requests: usize) -> Self {
-        self.settings.in_flight = Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
+        let places = || Arc::new(Semaphore::new(requests.clamp(1, Semaphore::MAX_PERMITS)));
+        (self.settings.in_check, self.settings.in_flight) = (places(), places());
         self
     }
 

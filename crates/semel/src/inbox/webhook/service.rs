@@ -64,12 +64,13 @@ impl Settings {
         E: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
-        let Ok(_place) = self.in_flight.try_acquire() else { return Ended::Busy };
         let (parts, body) = request.into_parts();
         let received = match self.believe(parts, body).await {
             Ok(received) => received,
             Err(ended) => return ended,
         };
+        // Only now: strangers are not to take the places of those who are rightly signed.
+        let Ok(_place) = self.in_flight.try_acquire() else { return Ended::Busy };
         let id = received.id().to_owned();
         let handled = async { handler(received).await };
         match tokio::time::timeout(self.handler_time_max, handled).await {
@@ -98,6 +99,8 @@ impl Settings {
                 (Some(tenant.name), tenant.verifier)
             }
         };
+        // Whoever is read and checked holds a body in memory, and so has a bound as well; a place for the handler it has not.
+        let Ok(_place) = self.in_check.try_acquire() else { return Err(Ended::Busy) };
         let body = self.read(body).await?;
         let verified = verify(&*verifier, &parts.headers, &body)?;
         // An id or a tenant that is too long to be a name.

@@ -1,0 +1,194 @@
+//! The calls under way. A line goes on when its call has ended, whatever the others do.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tracing::Instrument;
+
+use super::bisect;
+use super::desk::{Desk, Held, Tried};
+use super::handler::{DeadLetters, Handler};
+use super::metrics::ConsumerMetrics;
+use super::options::ConsumerOptions;
+use super::run::{Consumer, farewell, keeping};
+use crate::crash;
+use crate::source::{Receipt, Source, SourceError};
+
+/// How long the source is not asked for more while calls are under way, at first and at most. It is asked without a wait
+/// then: one that waits would have to be broken off when a call ends.
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+
+/// Dropped, they are over: what they did not commit they will not.
+pub(super) struct Calls {
+    under_way: JoinSet<Over>,
+    /// The lines they are about.
+    lines: HashSet<u64>,
+    look: Duration,
+}
+
+/// A call that has ended.
+pub(super) struct Over {
+    tried: Vec<Held>,
+    told: Vec<(Receipt, Tried)>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self { under_way: JoinSet::new(), lines: HashSet::new(), look: LOOK.0 }
+    }
+}
+
+impl Calls {
+    pub(super) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Whether one of them is about that line.
+    pub(super) fn has(&self, line: u64) -> bool {
+        self.lines.contains(&line)
+    }
+
+    /// What may be begun beside them.
+    pub(super) fn ready(&self, desk: &Desk, options: &ConsumerOptions) -> Vec<Vec<Held>> {
+        let free = options.concurrency.max(1).saturating_sub(self.under_way.len());
+        desk.ready(Instant::now(), options, &self.lines, free)
+    }
+
+    fn begin(
+        &mut self,
+        tried: Vec<Held>,
+        call: impl Future<Output = Vec<(Receipt, Tried)>> + Send + 'static,
+    ) {
+        self.lines.extend(tried.iter().map(Held::line));
+        self.under_way.spawn(async { Over { told: call.await, tried } }.in_current_span());
+    }
+
+    /// The next that ends. Dropped, nothing is lost.
+    async fn next(&mut self) -> Option<Over> {
+        let ended = self.under_way.join_next().await;
+        ended.map(|ended| self.end(ended))
+    }
+
+    /// One that has ended by now.
+    fn ended(&mut self) -> Option<Over> {
+        let ended = self.under_way.try_join_next();
+        ended.map(|ended| self.end(ended))
+    }
+
+    fn end(&mut self, ended: Result<Over, JoinError>) -> Over {
+        match ended {
+            Ok(over) => {
+                for held in &over.tried {
+                    self.lines.remove(&held.line());
+                }
+                self.look = LOOK.0;
+                over
+            }
+            // Handlers panic in tasks of their own. This one is ours, and nobody aborts it.
+            Err(broken) => std::panic::resume_unwind(broken.into_panic()),
+        }
+    }
+
+    /// How long calls are waited for before the source is asked again. Longer each time that nothing comes.
+    fn patience(&mut self, due: Option<Instant>) -> Duration {
+        let look = self.look;
+        self.look = (look * 2).min(LOOK.1);
+        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
+        // What is due and has not begun stands behind a call.
+        until_due.filter(|until_due| !until_due.is_zero()).map_or(look, |until_due| until_due.min(look))
+    }
+}
+
+impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
+    /// Begins calls with what may be handled now, side by side.
+    pub(super) fn begin_calls(&mut self, stopped: &watch::Receiver<bool>) {
+        if *stopped.borrow() {
+            return;
+        }
+        let ready = self.calls.ready(&self.desk, &self.options);
+        if self.calls.is_empty() && !ready.is_empty() {
+            self.observe(ConsumerMetrics::round_begins);
+        }
+        for batch in ready {
+            let (handler, options) = (Arc::clone(&self.handler), Arc::clone(&self.options));
+            let (observer, stopped) = (self.observer.clone(), stopped.clone());
+            self.calls.begin(batch.clone(), async move {
+                bisect::handle(handler, batch, &options, &observer, &stopped).await
+            });
+        }
+    }
+
+    /// Takes in what has ended, and says whether anything has. Waits for the first only where the source had nothing.
+    pub(super) async fn end_calls(&mut self, came: bool) -> Result<bool, SourceError> {
+        let mut over = Vec::new();
+        if came {
+            self.calls.look = LOOK.0;
+        } else if !self.calls.is_empty() {
+            let patience = self.calls.patience(self.desk.due());
+            let held = self.held();
+            let next = tokio::time::timeout(patience, self.calls.next());
+            let ended = keeping(&mut self.source, &mut self.keep_at, &held, next).await?;
+            over.extend(ended.ok().flatten());
+        }
+        Ok(self.take_in_ended(over).await)
+    }
+
+    /// Waits for the last calls, as long as a farewell takes. What is still under way then is dropped, and its messages are
+    /// given back.
+    pub(super) async fn last_calls(&mut self, stopped: &watch::Receiver<bool>) -> Result<(), SourceError> {
+        let held = self.held();
+        let calls = &mut self.calls;
+        let last = async {
+            let mut over = Vec::new();
+            let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
+            loop {
+                tokio::select! {
+                    ended = calls.next() => match ended {
+                        Some(ended) => over.push(ended),
+                        None => return over,
+                    },
+                    () = &mut farewell => return over,
+                }
+            }
+        };
+        let over = keeping(&mut self.source, &mut self.keep_at, &held, last).await?;
+        self.take_in_ended(over).await;
+        Ok(())
+    }
+
+    /// These did not end, and will not.
+    pub(super) fn drop_calls(&mut self) {
+        if !self.calls.is_empty() {
+            self.observe(|metrics| metrics.round_ends(std::iter::empty()));
+        }
+        self.calls = Calls::default();
+    }
+
+    /// These and what else has ended by now. Whether that is anything.
+    pub(super) async fn take_in_ended(&mut self, mut over: Vec<Over>) -> bool {
+        while let Some(ended) = self.calls.ended() {
+            over.push(ended);
+        }
+        if over.is_empty() {
+            return false;
+        }
+        self.observe(|metrics| {
+            metrics.round_ends(over.iter().flat_map(|over| &over.told).map(|(_, tried)| tried));
+            if !self.calls.is_empty() {
+                metrics.round_begins();
+            }
+        });
+        let (mut tried, mut told) = (Vec::new(), Vec::new());
+        for mut over in over {
+            tried.append(&mut over.tried);
+            told.append(&mut over.told);
+        }
+        crash::point(crash::BEFORE_ACK);
+        self.fold(told, &tried).await;
+        true
+    }
+}
