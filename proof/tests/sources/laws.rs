@@ -9,6 +9,7 @@ use testkit::services::{Service, require};
 use crate::SOON;
 use crate::kafka::Kafka;
 use crate::scene::Scene;
+use crate::taken::{all, places, receive};
 
 const WAIT: Duration = Duration::from_millis(200);
 
@@ -17,24 +18,6 @@ fn open(scene: &Scene<Kafka>) -> KafkaSource {
     let shortest = Duration::from_secs(6);
     let options = options.session(shortest).max_poll_interval(shortest);
     options.set("heartbeat.interval.ms", "300").unwrap().open().unwrap()
-}
-
-async fn receive(source: &mut KafkaSource, count: usize) -> Vec<Delivery> {
-    let until = Instant::now() + SOON;
-    let mut came = Vec::new();
-    while came.len() < count {
-        assert!(Instant::now() < until, "{} of {count} came", came.len());
-        came.extend(source.receive(count - came.len(), WAIT).await.unwrap());
-    }
-    came
-}
-
-fn all(came: &[Delivery], settle: Settle) -> Vec<(Receipt, Settle)> {
-    came.iter().map(|delivery| (delivery.receipt, settle)).collect()
-}
-
-fn places(came: &[Delivery]) -> Vec<&str> {
-    came.iter().map(|delivery| delivery.place.as_str()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

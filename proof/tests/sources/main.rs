@@ -8,16 +8,19 @@
 mod crash;
 mod dead;
 mod kafka;
+mod large;
 mod laws;
 mod moved;
 mod nats;
 mod outage;
 mod planted;
 mod queues;
+mod quorum;
 mod rabbitmq;
 mod redis_stream;
 mod scene;
 mod sqs;
+mod taken;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

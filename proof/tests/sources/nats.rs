@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::context::PublishAckFuture;
 use async_nats::jetstream::{self, consumer, stream};
 use bytes::Bytes;
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
@@ -29,11 +30,16 @@ impl JetStream {
     }
 
     async fn send(&self, headers: &[(&str, &str)], payload: Bytes) {
+        self.begin(headers, payload).await.await.unwrap();
+    }
+
+    /// On its way, and to be waited for.
+    async fn begin(&self, headers: &[(&str, &str)], payload: Bytes) -> PublishAckFuture {
         let mut all = HeaderMap::new();
         for (name, text) in headers {
             all.insert(*name, *text);
         }
-        self.context.publish_with_headers(self.name.clone(), all, payload).await.unwrap().await.unwrap();
+        self.context.publish_with_headers(self.name.clone(), all, payload).await.unwrap()
     }
 
     /// As the server has the consumer, if there is one.
@@ -70,9 +76,16 @@ impl Broker for JetStream {
     }
 
     async fn publish(&self, messages: &[(String, usize)]) {
-        for (key, n) in messages {
-            let id = format!("{key}/{n}");
-            self.send(&[("semel-id", &id), ("semel-key", key)], n.to_string().into()).await;
+        for some in messages.chunks(100) {
+            let mut under_way = Vec::new();
+            for (key, n) in some {
+                let id = format!("{key}/{n}");
+                under_way
+                    .push(self.begin(&[("semel-id", &id), ("semel-key", key)], n.to_string().into()).await);
+            }
+            for taken in under_way {
+                taken.await.unwrap();
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use semel::crash;
 use testkit::services::{Alone, Lease, Service, alone, require};
 
+use crate::quorum::kept;
 use crate::rabbitmq::{Classic, Queue, Quorum, Single};
 use crate::redis_stream::RedisStream;
 use crate::scene::{Broker, Scene, stop};
@@ -50,6 +51,7 @@ async fn killed_at_random_while_others_come_and_go<B: Broker>(mut scene: Scene<B
 
 /// The broker is killed and comes back.
 async fn the_broker_is_killed<B: Broker>(mut broker: Alone, mut scene: Scene<B>) {
+    kept::<B>(&mut broker);
     let workers = [scene.worker("right", "one", None), scene.worker("right", "two", None)];
     for _ in 0..rounds(1) {
         let so_far = scene.effects().await;
@@ -91,10 +93,7 @@ async fn told_of_all_before<B: Broker>(mut scene: Scene<B>) {
 async fn caught<B: Broker>(scene: Scene<B>) {
     let worker = scene.worker("right", "one", None);
     scene.behind_at_most(0).await;
-    let mut so_far = None;
-    while so_far.replace(scene.effects().await) != Some(scene.effects().await) {
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    scene.still().await;
     stop(worker);
     assert!(!scene.judge_without_order().await.is_empty(), "what was told and had no effect is lost");
     scene.end().await;

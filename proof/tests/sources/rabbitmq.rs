@@ -1,6 +1,7 @@
 //! RabbitMQ: a queue, for scenes and for the laws of all sources; and what its source promises besides.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
@@ -8,13 +9,16 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
 use semel::source::rabbitmq::RabbitmqSource;
-use semel::source::{Delivery, Receipt, Settle, Source};
+use semel::source::{Settle, Source};
 use testkit::services::{self, Service, require};
 
 use crate::scene::{Broker, Scene};
+use crate::taken::{all, ids, receive};
 use crate::{SOON, unique};
 
 const WAIT: Duration = Duration::from_millis(200);
+/// A broker that is there confirms sooner; one that is not may never say so.
+const CONFIRMED_IN: Duration = Duration::from_secs(20);
 
 /// A kind of queues.
 pub trait Kind: Send + Sync {
@@ -54,9 +58,18 @@ impl<K: Kind> Broker for Queue<K> {
     }
 }
 
+impl<K> Queue<K> {
+    /// How many tries to publish one were not confirmed.
+    pub fn again(&self) -> usize {
+        self.0.again.load(Ordering::Relaxed)
+    }
+}
+
 struct Rabbitmq {
     url: String,
     queue: String,
+    /// How many tries to publish one were not confirmed.
+    again: AtomicUsize,
 }
 
 async fn channel(url: &str) -> Result<(Connection, Channel), lapin::Error> {
@@ -87,79 +100,84 @@ impl Rabbitmq {
         };
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(queue.into(), durable, arguments).await.unwrap();
-        Self { url: url.to_owned(), queue: queue.to_owned() }
+        Self { url: url.to_owned(), queue: queue.to_owned(), again: AtomicUsize::new(0) }
     }
 
-    /// Publishes anything, and waits for the confirms.
+    /// Publishes anything, and waits for the confirms. Tells of each whether the broker has taken it.
     async fn send(
         url: &str,
         queue: &str,
         messages: impl Iterator<Item = (FieldTable, Vec<u8>)>,
-    ) -> Result<(), lapin::Error> {
+    ) -> Result<Vec<bool>, lapin::Error> {
         let (_connection, channel) = channel(url).await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         let mut confirms = Vec::new();
         for (headers, payload) in messages {
             let properties = BasicProperties::default().with_delivery_mode(2).with_headers(headers);
             let options = BasicPublishOptions::default();
-            let sent = channel.basic_publish("".into(), queue.into(), options, &payload, properties);
-            confirms.push(sent.await?);
+            match channel.basic_publish("".into(), queue.into(), options, &payload, properties).await {
+                Ok(confirm) => confirms.push(confirm),
+                // What went before may be there.
+                Err(_) => break,
+            }
         }
+        let mut taken = Vec::new();
         for confirm in confirms {
-            assert!(confirm.await?.is_ack());
+            taken.push(confirm.await.is_ok_and(|confirm| confirm.is_ack()));
         }
-        Ok(())
+        Ok(taken)
     }
 
-    /// Again from the beginning while the broker is away: then some are there twice more.
+    /// Until each is confirmed: what was refused, and what was on its way when the broker went, is published again.
     async fn publish(&self, sent: &[(String, usize)]) {
         let until = Instant::now() + SOON;
-        while let Err(error) = self.try_publish(sent).await {
-            assert!(Instant::now() < until, "{error}");
+        for some in sent.chunks(1_000) {
+            let mut left = some.to_vec();
+            while !left.is_empty() {
+                let messages = left.iter().map(|(key, n)| {
+                    let id = format!("{key}/{n}");
+                    (table(&[("semel-id", &id), ("semel-key", key)]), n.to_string().into_bytes())
+                });
+                let sending = Self::send(&self.url, &self.queue, messages);
+                match tokio::time::timeout(CONFIRMED_IN, sending).await {
+                    Ok(Ok(taken)) => {
+                        let mut taken = taken.into_iter();
+                        left.retain(|_| taken.next() != Some(true));
+                    }
+                    why => assert!(Instant::now() < until, "{why:?}"),
+                }
+                if !left.is_empty() {
+                    self.again.fetch_add(left.len(), Ordering::Relaxed);
+                    assert!(Instant::now() < until, "{} messages are not confirmed", left.len());
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
+    }
+
+    /// A queue whose broker has just come back may not be there yet.
+    async fn behind(&self) -> usize {
+        let until = Instant::now() + SOON;
+        loop {
+            match self.try_behind().await {
+                Ok(behind) => return behind,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
-    async fn try_publish(&self, sent: &[(String, usize)]) -> Result<(), lapin::Error> {
-        for some in sent.chunks(1_000) {
-            let messages = some.iter().map(|(key, n)| {
-                let id = format!("{key}/{n}");
-                (table(&[("semel-id", &id), ("semel-key", key)]), n.to_string().into_bytes())
-            });
-            Self::send(&self.url, &self.queue, messages).await?;
-        }
-        Ok(())
-    }
-
-    async fn behind(&self) -> usize {
-        let (_connection, channel) = channel(&self.url).await.unwrap();
+    async fn try_behind(&self) -> Result<usize, lapin::Error> {
+        let (_connection, channel) = channel(&self.url).await?;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let queue = self.queue.as_str().into();
-        let told = channel.queue_declare(queue, passive, FieldTable::default()).await.unwrap();
-        usize::try_from(told.message_count()).unwrap()
+        let told = channel.queue_declare(queue, passive, FieldTable::default()).await?;
+        Ok(usize::try_from(told.message_count()).unwrap())
     }
 }
 
 fn open<B>(url: &str, scene: &Scene<B>, prefetch: u16) -> RabbitmqSource {
     RabbitmqSource::options(url, &scene.name).prefetch(prefetch).open().unwrap()
-}
-
-async fn receive(source: &mut RabbitmqSource, count: usize) -> Vec<Delivery> {
-    let until = Instant::now() + SOON;
-    let mut came = Vec::new();
-    while came.len() < count {
-        assert!(Instant::now() < until, "{} of {count} came", came.len());
-        came.extend(source.receive(count - came.len(), WAIT).await.unwrap());
-    }
-    came
-}
-
-fn all(came: &[Delivery], settle: Settle) -> Vec<(Receipt, Settle)> {
-    came.iter().map(|delivery| (delivery.receipt, settle)).collect()
-}
-
-fn ids(came: &[Delivery]) -> Vec<&str> {
-    came.iter().map(|delivery| delivery.header("semel-id").unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -271,13 +289,15 @@ impl SourceHarness for Law {
     }
 
     async fn publish(&self, queue: &str, messages: &[Sent]) {
+        let count = messages.len();
         let messages = messages.iter().map(|message| {
             let mut headers: Vec<_> =
                 message.headers.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
             headers.extend(message.key.as_deref().map(|key| ("semel-key", key)));
             (table(&headers), message.payload.to_vec())
         });
-        Rabbitmq::send(self.0.url(), queue, messages).await.unwrap();
+        let taken = Rabbitmq::send(self.0.url(), queue, messages).await.unwrap();
+        assert_eq!(taken, vec![true; count]);
     }
 
     async fn source(&self, queue: &str) -> RabbitmqSource {

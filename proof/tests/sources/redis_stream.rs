@@ -8,10 +8,11 @@ use redis::streams::StreamInfoGroupsReply;
 use redis::{AsyncCommands, Client, RedisError};
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
 use semel::source::redis_stream::RedisStreamSource;
-use semel::source::{Delivery, Receipt, Settle, Source};
+use semel::source::{Receipt, Settle, Source};
 use testkit::services::{self, Service, require};
 
 use crate::scene::{Broker, Scene};
+use crate::taken::{all, places, receive};
 use crate::{SOON, unique};
 
 const WAIT: Duration = Duration::from_millis(200);
@@ -81,22 +82,10 @@ fn open(url: &str, scene: &Scene<RedisStream>, consumer: &str) -> RedisStreamSou
     options.consumer(consumer).claim_after(SILENCE).open().unwrap()
 }
 
-async fn receive(source: &mut RedisStreamSource, count: usize) -> Vec<Delivery> {
-    let until = Instant::now() + SOON;
-    let mut came = Vec::new();
-    while came.len() < count {
-        assert!(Instant::now() < until, "{} of {count} came", came.len());
-        came.extend(source.receive(count - came.len(), WAIT).await.unwrap());
-    }
-    came
-}
-
-fn all(came: &[Delivery], settle: Settle) -> Vec<(Receipt, Settle)> {
-    came.iter().map(|delivery| (delivery.receipt, settle)).collect()
-}
-
-fn places(came: &[Delivery]) -> Vec<&str> {
-    came.iter().map(|delivery| delivery.place.as_str()).collect()
+/// The oldest go until so many are left.
+async fn trim(connection: &mut MultiplexedConnection, stream: &str, left: usize) {
+    let mut trim = redis::cmd("XTRIM");
+    let _: i64 = trim.arg(stream).arg("MAXLEN").arg(left).query_async(connection).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -174,15 +163,8 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
     scene.publish(30).await;
     let mut one = open(redis.url(), &scene, "one");
     let came = receive(&mut one, 20).await;
-    let client = redis::Client::open(redis.url()).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    let _: i64 = redis::cmd("XTRIM")
-        .arg(&scene.name)
-        .arg("MAXLEN")
-        .arg(30)
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    let mut connection = RedisStream::new(redis.url(), &scene.name).connection().await.unwrap();
+    trim(&mut connection, &scene.name, 30).await;
     let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
     for _ in 0..2 {
         one.keep(&held).await.unwrap();
@@ -190,13 +172,7 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
     }
     one.settle(&all(&came[..10], Settle::Done)).await.unwrap();
     // Of the ten that are left five are trimmed away when nobody has a copy.
-    let _: i64 = redis::cmd("XTRIM")
-        .arg(&scene.name)
-        .arg("MAXLEN")
-        .arg(25)
-        .query_async(&mut connection)
-        .await
-        .unwrap();
+    trim(&mut connection, &scene.name, 25).await;
     drop(one);
     let mut again = open(redis.url(), &scene, "one");
     let rest = receive(&mut again, 25).await;
@@ -209,6 +185,33 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
     assert!(again.receive(1, WAIT).await.is_err_and(|error| error.may_retry()));
     assert_eq!(receive(&mut again, 25).await.len(), 25);
     again.leave().await.unwrap();
+    scene.end().await;
+}
+
+/// Of what is out and trimmed away, only the copy that is given up was left.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_trimmed_away_and_given_up_is_counted() {
+    let Some(redis) = require(Service::Redis) else { return };
+    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    scene.publish(30).await;
+    let mut connection = RedisStream::new(redis.url(), &scene.name).connection().await.unwrap();
+    let mut source = open(redis.url(), &scene, "one");
+    // Of forty: ten are trimmed away while they are out, and three of those are handled.
+    let came = receive(&mut source, 10).await;
+    trim(&mut connection, &scene.name, 30).await;
+    source.keep(&[]).await.unwrap();
+    source.settle(&all(&came[..3], Settle::Done)).await.unwrap();
+    assert_eq!(source.trimmed(), 0, "the rest may be handled yet");
+    let _: i64 = connection.xgroup_destroy(&scene.name, &scene.name).await.unwrap();
+    assert!(source.receive(1, WAIT).await.is_err_and(|error| error.may_retry()));
+    assert_eq!((source.lost().len(), source.trimmed()), (7, 7));
+    // Ten again, of which it hears, and one of which it has not heard when it leaves.
+    receive(&mut source, 15).await;
+    trim(&mut connection, &scene.name, 20).await;
+    source.keep(&[]).await.unwrap();
+    trim(&mut connection, &scene.name, 19).await;
+    source.leave().await.unwrap();
+    assert_eq!(source.trimmed(), 7 + 10 + 1);
     scene.end().await;
 }
 

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use semel::inbox;
 use semel::inbox::dead::InboxTables;
 use semel::tx::driver::Dialect;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Row};
 use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
 
@@ -38,37 +40,54 @@ pub struct Scene<B> {
     pub name: String,
     broker_url: String,
     url: String,
-    database: tokio_postgres::Client,
+    database: PgPool,
     /// Of each key, how many messages were published.
     published: HashMap<String, usize>,
-    _database: Lease,
+    /// How many of them once more.
+    pub twice: usize,
+    _database: Option<Lease>,
 }
 
 impl<B: Broker> Scene<B> {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new(broker_url: &str) -> Option<Self> {
         let lease = require(Service::Postgres)?;
+        let scene = Self::over(broker_url, lease.url()).await;
+        Some(Self { _database: Some(lease), ..scene })
+    }
+
+    /// With a database that somebody else looks after.
+    pub async fn over(broker_url: &str, url: &str) -> Self {
         let name = unique("sources");
         let broker = B::make(broker_url, &name).await;
-        let (database, connection) =
-            tokio_postgres::connect(lease.url(), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        let tables = inbox::schema(Dialect::Postgres);
-        let schema = format!("CREATE SCHEMA {name}; SET search_path = {name}; {tables}; {EFFECT}");
-        database.batch_execute(&schema).await.unwrap();
-        Some(Self {
+        let options: PgConnectOptions = url.parse().unwrap();
+        let database = PgPoolOptions::new()
+            .max_connections(2)
+            .connect_with(options.options([("search_path", &name)]))
+            .await
+            .unwrap();
+        let schema = format!("CREATE SCHEMA {name}; {}; {EFFECT}", inbox::schema(Dialect::Postgres));
+        sqlx::raw_sql(AssertSqlSafe(schema)).execute(&database).await.unwrap();
+        Self {
             broker,
             name,
             broker_url: broker_url.to_owned(),
-            url: lease.url().to_owned(),
+            url: url.to_owned(),
             database,
             published: HashMap::new(),
-            _database: lease,
-        })
+            twice: 0,
+            _database: None,
+        }
     }
 
     /// Publishes so many messages over all keys, and each third one twice, the second time behind others.
     pub async fn publish(&mut self, messages: usize) {
+        let sent = self.next(messages);
+        self.broker.publish(&sent).await;
+    }
+
+    /// What is to be published then.
+    pub fn next(&mut self, messages: usize) -> Vec<(String, usize)> {
         let mut sent = Vec::new();
         let mut again: Option<(String, usize)> = None;
         for at in 0..messages {
@@ -81,7 +100,8 @@ impl<B: Broker> Scene<B> {
             }
         }
         sent.extend(again);
-        self.broker.publish(&sent).await;
+        self.twice += sent.len() - messages;
+        sent
     }
 
     /// A consumer as a process. `member` is a name among those of the group, or `-`.
@@ -92,8 +112,8 @@ impl<B: Broker> Scene<B> {
     }
 
     pub async fn effects(&self) -> usize {
-        let row = self.database.query_one("SELECT count(*) FROM effect", &[]).await.unwrap();
-        usize::try_from(row.get::<_, i64>(0)).unwrap()
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM effect").fetch_one(&self.database);
+        usize::try_from(count.await.unwrap()).unwrap()
     }
 
     /// The inbox that the workers have.
@@ -103,16 +123,13 @@ impl<B: Broker> Scene<B> {
 
     /// The ids of all letters.
     pub async fn letters(&self) -> Vec<String> {
-        let rows =
-            self.database.query("SELECT source, message_id FROM semel_inbox_dead ORDER BY n", &[]).await;
-        let id = |row: &tokio_postgres::Row| row.get::<_, Option<String>>(1).unwrap_or_else(|| row.get(0));
-        rows.unwrap().iter().map(id).collect()
+        let look = "SELECT coalesce(message_id, source) FROM semel_inbox_dead ORDER BY n";
+        sqlx::query_scalar(look).fetch_all(&self.database).await.unwrap()
     }
 
     /// The ids of all effects.
     pub async fn ids(&self) -> Vec<String> {
-        let rows = self.database.query("SELECT id FROM effect ORDER BY seq", &[]).await.unwrap();
-        rows.iter().map(|row| row.get(0)).collect()
+        sqlx::query_scalar("SELECT id FROM effect ORDER BY seq").fetch_all(&self.database).await.unwrap()
     }
 
     pub fn expected(&self) -> usize {
@@ -135,6 +152,14 @@ impl<B: Broker> Scene<B> {
     /// Waits until everything that was published has an effect.
     pub async fn reach_all(&self) {
         self.reach(self.expected()).await;
+    }
+
+    /// Waits until there are no more effects than before.
+    pub async fn still(&self) {
+        let mut so_far = None;
+        while so_far.replace(self.effects().await) != Some(self.effects().await) {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
     }
 
     /// Messages, repeated ones included, that the group has not told the broker to be done with.
@@ -178,23 +203,25 @@ impl<B: Broker> Scene<B> {
     }
 
     async fn judge_by(&self, arrange: fn(&mut Vec<usize>)) -> Vec<String> {
-        let rows = self.database.query("SELECT key, n FROM effect ORDER BY seq", &[]).await.unwrap();
+        let look = sqlx::query("SELECT key, n FROM effect ORDER BY seq").fetch_all(&self.database);
         let mut seen: HashMap<String, Vec<usize>> = HashMap::new();
-        for row in rows {
-            let n = usize::try_from(row.get::<_, i32>(1)).unwrap();
+        for row in look.await.unwrap() {
+            let n = usize::try_from(row.get::<i32, _>(1)).unwrap();
             seen.entry(row.get(0)).or_default().push(n);
         }
         let wrong = self.published.iter().filter_map(|(key, count)| {
             let mut seen = seen.get(key).cloned().unwrap_or_default();
             arrange(&mut seen);
-            let right: Vec<usize> = (1..=*count).collect();
-            (seen != right).then(|| format!("{key} of {count} has {seen:?}"))
+            let at = (0..seen.len().max(*count)).find(|at| seen.get(*at) != Some(&(at + 1)))?;
+            let around = &seen[at.saturating_sub(1).min(seen.len())..seen.len().min(at + 4)];
+            Some(format!("{key} has {} of {count}, and from its {at}. on {around:?}", seen.len()))
         });
         wrong.collect()
     }
 
     pub async fn end(self) {
-        self.database.batch_execute(&format!("DROP SCHEMA {} CASCADE", self.name)).await.unwrap();
+        let drop = format!("DROP SCHEMA {} CASCADE", self.name);
+        sqlx::raw_sql(AssertSqlSafe(drop)).execute(&self.database).await.unwrap();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the source promises beside the laws of all, on a standard and on a FIFO queue.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -12,30 +14,13 @@ use testkit::proxy::{Fault, Proxy};
 
 use super::{Queue, options, unique_name};
 use crate::SOON;
+use crate::taken::{all, ids, receive};
 
 const WAIT: Duration = Duration::from_millis(300);
 /// Nearly the shortest there is.
 const SHORT: Duration = Duration::from_secs(3);
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
-
-async fn receive(source: &mut impl Source, count: usize) -> Vec<Delivery> {
-    let until = Instant::now() + SOON;
-    let mut came = Vec::new();
-    while came.len() < count {
-        assert!(Instant::now() < until, "{} of {count} came", came.len());
-        came.extend(source.receive(count - came.len(), WAIT).await.unwrap());
-    }
-    came
-}
-
-fn all(came: &[Delivery], settle: Settle) -> Vec<(Receipt, Settle)> {
-    came.iter().map(|delivery| (delivery.receipt, settle)).collect()
-}
-
-fn ids(came: &[Delivery]) -> Vec<&str> {
-    came.iter().filter_map(|delivery| delivery.header("semel-id")).collect()
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_done_is_deleted_and_what_is_given_back_comes_again() {
@@ -251,4 +236,55 @@ impl Source for Unkept {
 async fn without_prolonging_two_work_on_one_message() {
     let Some(queue) = Queue::new(true) else { return };
     assert!(handled_slowly(&queue, || Unkept(queue.source(SHORT))).await > 1);
+}
+
+/// ElasticMQ does not tell it, so the answer here is one of Amazon's.
+#[tokio::test(flavor = "multi_thread")]
+async fn how_long_a_queue_keeps_messages_is_known_where_it_tells() {
+    for queue in Queue::both() {
+        assert_eq!(queue.source(LONG).retention().await, None);
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let told = json!({ "Attributes": {
+            "QueueArn": "arn:aws:sqs:eu-west-1:123456789012:payments",
+            "MessageRetentionPeriod": "1209600",
+            "VisibilityTimeout": "30",
+        } });
+        for stream in listener.incoming() {
+            answer(stream.unwrap(), &told.to_string());
+        }
+    });
+    let queue = |server| format!("http://{server}/123456789012/payments");
+    let mut source = options(&queue(server)).open().unwrap();
+    assert_eq!(source.retention().await, Some(Duration::from_secs(14 * 24 * 3_600)));
+    // Nobody there: not known, and no error.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut source = options(&queue(nobody)).timeout(Duration::from_secs(1)).open().unwrap();
+    assert_eq!(source.retention().await, None);
+}
+
+/// Reads a request and answers it.
+fn answer(stream: TcpStream, json: &str) {
+    let mut reader = BufReader::new(stream);
+    let (mut bytes, mut asked) = (0, String::new());
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let line = line.trim_end().to_ascii_lowercase();
+        if let Some(length) = line.strip_prefix("content-length:") {
+            bytes = length.trim().parse().unwrap();
+        }
+        if let Some(target) = line.strip_prefix("x-amz-target:") {
+            target.trim().clone_into(&mut asked);
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    reader.read_exact(&mut vec![0; bytes]).unwrap();
+    assert_eq!(asked, "amazonsqs.getqueueattributes");
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/x-amz-json-1.0";
+    write!(reader.get_mut(), "{head}\r\ncontent-length: {}\r\n\r\n{json}", json.len()).unwrap();
 }

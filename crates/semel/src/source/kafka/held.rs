@@ -102,6 +102,15 @@ impl Held {
             prefix.committed(offset);
         }
     }
+
+    /// The broker was told these, and may have them.
+    pub(super) fn told(&mut self, positions: &[(Part, i64)]) {
+        for (part, _) in positions {
+            if let Some(prefix) = self.parts.get_mut(part) {
+                prefix.told();
+            }
+        }
+    }
 }
 
 #[cfg(test)]

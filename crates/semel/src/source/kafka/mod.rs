@@ -9,7 +9,7 @@
 //! | `headers` | its headers, those that are text |
 //!
 //! **Offsets.** Messages may be done in any order; committed is only what has nothing undone before it. Commits run in
-//! the background, one at a time, and are waited for when partitions are taken away and when the source leaves.
+//! the background, a few each second, and are waited for when partitions are taken away and when the source leaves.
 //!
 //! **Rebalances.** Partitions move one by one (`cooperative-sticky`) unless [`Assignment`] says otherwise. What is out of a partition that was taken away is
 //! [lost](Source::lost): another consumer gets it, and the inbox tells what was handled. That is also so for a consumer
@@ -31,6 +31,7 @@ mod prefix;
 pub(crate) mod reader;
 pub(crate) mod record;
 mod retention;
+mod told;
 pub(crate) mod trouble;
 
 pub(crate) use held::Part;

@@ -35,6 +35,10 @@ const OURS: [&str; 20] = [
 /// Messages that librdkafka fetches ahead, of each partition, as long as they fit.
 const FETCHED_AHEAD: &str = "10000";
 
+/// How soon librdkafka looks again whether there is room for more of a partition. By itself it waits for a second, in which
+/// what was fetched ahead is long worked off: no more than that much would come in a second.
+const LOOK_AGAIN_MS: &str = "10";
+
 /// How often a group that wants something is heard while messages are worked on.
 const KEEP: Duration = Duration::from_secs(2);
 
@@ -211,6 +215,9 @@ impl KafkaSourceOptions {
             },
         );
         config.set("queued.min.messages", FETCHED_AHEAD);
+        if config.get("fetch.queue.backoff.ms").is_none() {
+            config.set("fetch.queue.backoff.ms", LOOK_AGAIN_MS);
+        }
         config.set("queued.max.messages.kbytes", (self.queue_bytes / 1_024).to_string());
         config.set("session.timeout.ms", self.session.as_millis().to_string());
         config.set("max.poll.interval.ms", self.max_poll.max(self.session).as_millis().to_string());
@@ -230,6 +237,14 @@ mod tests {
             assert!(error.to_string().contains(property), "{error}");
         }
         assert!(KafkaSourceOptions::new("localhost:1", "g").set("client.id", "me").is_ok());
+    }
+
+    #[test]
+    fn room_for_more_is_looked_for_soon_unless_told_otherwise() {
+        let options = KafkaSourceOptions::new("localhost:1", "g");
+        assert_eq!(options.consumer().get("fetch.queue.backoff.ms"), Some(LOOK_AGAIN_MS));
+        let options = options.set("fetch.queue.backoff.ms", "250").unwrap();
+        assert_eq!(options.consumer().get("fetch.queue.backoff.ms"), Some("250"));
     }
 
     #[test]

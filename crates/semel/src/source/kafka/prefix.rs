@@ -14,6 +14,8 @@ pub(super) struct Prefix {
     next: Option<i64>,
     /// What the broker was last known to have.
     committed: Option<i64>,
+    /// It was told something since, and did not answer: what it has is not known.
+    told: bool,
 }
 
 impl Prefix {
@@ -23,7 +25,9 @@ impl Prefix {
         // Not the furthest: a log that was cut off goes on from further back.
         self.next = Some(offset.saturating_add(1));
         // From here the broker gives it again by itself.
-        self.committed.get_or_insert(offset);
+        if !self.told {
+            self.committed.get_or_insert(offset);
+        }
     }
 
     /// The message at that place is done.
@@ -49,7 +53,12 @@ impl Prefix {
 
     /// The broker has it.
     pub(super) fn committed(&mut self, offset: i64) {
-        self.committed = Some(offset);
+        (self.committed, self.told) = (Some(offset), false);
+    }
+
+    /// The broker may have it.
+    pub(super) fn told(&mut self) {
+        (self.committed, self.told) = (None, true);
     }
 }
 
@@ -86,6 +95,18 @@ mod tests {
         assert_eq!(prefix.position(), Some(12));
         prefix.done(12);
         assert_eq!(prefix.to_commit(), Some(13), "what is new at 13 was not seen");
+    }
+
+    /// Else the broker would keep what it was told before, and whoever comes next would begin behind what was not done.
+    #[test]
+    fn a_log_that_was_cut_off_to_where_it_began_is_told_again() {
+        let mut prefix = Prefix::default();
+        (10..15).for_each(|offset| prefix.given(offset));
+        (10..15).for_each(|offset| prefix.done(offset));
+        assert_eq!(prefix.to_commit(), Some(15));
+        prefix.told();
+        prefix.given(10);
+        assert_eq!(prefix.to_commit(), Some(10));
     }
 
     #[test]

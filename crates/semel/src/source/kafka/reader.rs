@@ -11,20 +11,18 @@ use rdkafka::{Message, Offset, TopicPartitionList};
 use super::held::{Held, Part};
 use super::options::KafkaSourceOptions;
 use super::paused::Paused;
+use super::told::Told;
 use super::{record, trouble};
 use crate::source::SourceError;
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
-/// After this long a commit without an answer is tried again.
-const COMMIT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the callbacks know.
 pub(super) struct Group {
     held: Mutex<Held>,
     paused: Paused,
-    /// When the commit began that has not been answered.
-    committing: Mutex<Option<Instant>>,
+    told: Mutex<Told>,
 }
 
 impl ClientContext for Group {}
@@ -41,16 +39,11 @@ impl ConsumerContext for Group {
             Rebalance::Error(error) => tracing::warn!(target: "semel::kafka", %error, "a rebalance failed"),
         }
     }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        *lock(&self.committing) = None;
-        self.note(result, offsets);
-    }
 }
 
 impl Group {
     fn new() -> Self {
-        Self { held: Mutex::default(), paused: Paused::default(), committing: Mutex::default() }
+        Self { held: Mutex::default(), paused: Paused::default(), told: Mutex::default() }
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
@@ -184,16 +177,19 @@ impl Reader {
         kept
     }
 
-    /// Commits what is done, in the background, one commit at a time.
+    /// Commits what is done, in the background. librdkafka answers only those who wait, so it is told again later.
     pub(super) fn commit_soon(&self) {
-        let mut committing = lock(&self.group.committing);
-        if committing.is_some_and(|since| since.elapsed() < COMMIT_PATIENCE) {
+        let mut told = lock(&self.group.told);
+        let (wanted, now) = (self.held().to_commit(None), Instant::now());
+        if !told.is_due(&wanted, now) {
             return;
         }
-        let wanted = self.held().to_commit(None);
         let Some(offsets) = list(&wanted) else { return };
         match self.consumer.commit(&offsets, CommitMode::Async) {
-            Ok(()) => *committing = Some(Instant::now()),
+            Ok(()) => {
+                self.held().told(&wanted);
+                told.tell(wanted, now);
+            }
             Err(error) => {
                 tracing::warn!(target: "semel::kafka", %error, "offsets were not committed; they will be again")
             }

@@ -60,9 +60,12 @@ impl Held {
         }
     }
 
-    /// How many messages are held that are not done. Of a done one the server may know, and only its answer was lost.
-    pub(super) fn pending(&self) -> usize {
-        self.all().filter(|kept| !kept.done).count()
+    /// How many messages up to there are held that are not done. Of a done one the server may know, and only its answer was
+    /// lost.
+    pub(super) fn pending(&self, up_to: u64) -> usize {
+        let here = self.waiting.iter().chain(&self.back).map(|(sequence, kept)| (*sequence, kept));
+        let all = here.chain(self.out.values().map(|(sequence, kept)| (*sequence, kept)));
+        all.filter(|(sequence, kept)| *sequence <= up_to && !kept.done).count()
     }
 
     /// Nobody has what is before those that were held back.

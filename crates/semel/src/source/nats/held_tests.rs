@@ -49,12 +49,12 @@ fn what_is_done_is_told_until_the_server_knows_it() {
     let done = [(given[0].receipt, Settle::Done)];
     assert_eq!(held.settle(&done).len(), 1);
     assert_eq!(held.settle(&done).len(), 1, "nobody said that it was heard");
-    assert_eq!(held.pending(), 0, "it may have been heard all the same");
+    assert_eq!(held.pending(u64::MAX), 0, "it may have been heard all the same");
     held.settle(&[(given[0].receipt, Settle::Again)]);
     assert!(held.give(1).is_empty(), "what is done stays done");
     held.told(given[0].receipt);
     assert!(held.settle(&done).is_empty());
-    assert_eq!(held.pending(), 0);
+    assert_eq!(held.pending(u64::MAX), 0);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_lease_that_ran_out_takes_everything_with_it() {
     assert!(held.expire(now));
     assert_eq!(held.lost(), [given[0].receipt]);
     assert_eq!(returned(&mut held), ["ack.3"], "the server has the others by itself");
-    assert_eq!(held.pending(), 0);
+    assert_eq!(held.pending(u64::MAX), 0);
     assert!(held.settle(&[(given[0].receipt, Settle::Done)]).is_empty());
 }
 
@@ -132,5 +132,13 @@ fn of_a_stream_that_was_made_anew_nothing_is_said() {
     assert_eq!(held.lost(), [given[0].receipt, given[1].receipt]);
     assert!(returned(&mut held).is_empty());
     assert!(held.settle(&[(given[0].receipt, Settle::Done)]).is_empty());
-    assert_eq!(held.pending(), 0);
+    assert_eq!(held.pending(u64::MAX), 0);
+}
+
+#[test]
+fn what_the_server_does_not_know_to_have_sent_is_not_among_those_it_waits_for() {
+    let mut held = held(&[1, 2, 3], later());
+    held.give(1);
+    come(&mut held, 4, later(), true);
+    assert_eq!([1, 3, 4].map(|up_to| held.pending(up_to)), [1, 3, 4]);
 }

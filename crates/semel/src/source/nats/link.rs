@@ -1,5 +1,6 @@
 //! The connection: the stream, the consumer that is judged before it is used, and one request for messages at a time.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_nats::connection::State;
@@ -28,6 +29,8 @@ const PULL_WAIT_MAX: Duration = Duration::from_secs(1);
 const PULL_MAX: usize = 1_000;
 
 pub(super) struct Link {
+    /// How often the client had connected when this was opened.
+    connects: u64,
     context: jetstream::Context,
     client: Client,
     stream: Stream,
@@ -73,6 +76,7 @@ impl Link {
 
     async fn open_unbounded(options: &NatsSourceOptions) -> Result<Self, SourceError> {
         let context = connect(&options.url, options.timeout).await.map_err(SourceError::later)?;
+        let connects = connects_of(&context.client());
         let (name, stream) = (&options.stream, context.get_stream(&options.stream).await);
         let stream = stream.map_err(|error| {
             SourceError::later(format!("the stream {name:?} cannot be read ({error}); is it there?"))
@@ -87,6 +91,7 @@ impl Link {
             lineage: stream.cached_info().created.unix_timestamp_nanos().to_string(),
             ack_wait: info.config.ack_wait,
             patience: options.timeout.min(info.config.ack_wait / 2),
+            connects,
             sent_before: info.delivered.stream_sequence,
             since: Instant::now(),
             last: info.delivered.stream_sequence,
@@ -130,6 +135,12 @@ impl Link {
         }
     }
 
+    /// Whether the client has connected again by itself: what was on its way to us then is nobody's until it runs out, and
+    /// what comes next would overtake it.
+    pub(super) fn is_of_before(&self) -> bool {
+        connects_of(&self.client) != self.connects
+    }
+
     /// Asks for messages, unless that was done and is still being answered.
     pub(super) async fn ask(&mut self, most: usize, wait: Duration) -> Result<(), SourceError> {
         let now = Instant::now();
@@ -137,7 +148,7 @@ impl Link {
             return Ok(());
         }
         // The client would keep the request, and the next one, until the server is back.
-        if self.client.connection_state() != State::Connected {
+        if self.client.connection_state() != State::Connected || self.is_of_before() {
             return Err(away());
         }
         let (batch, wait) = (most.clamp(1, PULL_MAX), wait.min(PULL_WAIT_MAX));
@@ -222,11 +233,14 @@ impl Link {
         self.since.elapsed() > self.ack_wait * 2 + Duration::from_secs(1)
     }
 
-    /// Whether nobody else has anything of what was sent before: all of that is done, or ours.
-    pub(super) async fn is_settled(&self, ours: usize) -> Result<bool, SourceError> {
+    /// Whether nobody else has anything of what was sent before: all of that is done, or ours. A server that was killed may
+    /// have forgotten that it sent some of ours, which then are not among those it waits for: they do not stand for others
+    /// that got lost on the way.
+    pub(super) async fn is_settled(&self, ours: impl Fn(u64) -> usize) -> Result<bool, SourceError> {
         let info = self.stream.consumer_info(&self.consumer.cached_info().name).await;
         let info =
             info.map_err(|error| SourceError::later(format!("the consumer is not told of: {error}")))?;
+        let ours = ours(info.delivered.stream_sequence);
         Ok(info.ack_floor.stream_sequence >= self.sent_before || info.num_ack_pending <= ours)
     }
 
@@ -277,4 +291,8 @@ impl Link {
 
 fn away() -> SourceError {
     SourceError::later("NATS is away; the client connects again by itself")
+}
+
+fn connects_of(client: &Client) -> u64 {
+    client.statistics().connects.load(Ordering::Relaxed)
 }

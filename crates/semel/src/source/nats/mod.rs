@@ -87,6 +87,10 @@ impl NatsSource {
         if self.has_left {
             return Err(SourceError::for_good("the source has left"));
         }
+        if self.link.as_ref().is_some_and(Link::is_of_before) {
+            self.take_in_what_is_there();
+            self.link = None;
+        }
         if self.link.is_none() {
             let link = Link::open(&self.options).await?;
             let before = self.lineage.replace(link.lineage.clone());
@@ -101,7 +105,7 @@ impl NatsSource {
     }
 
     fn link(&mut self) -> Result<&mut Link, SourceError> {
-        self.link.as_mut().ok_or_else(|| SourceError::later("NATS is not connected"))
+        self.link.as_mut().ok_or_else(not_connected)
     }
 
     /// Gives back what is not ours to keep, one after the other: it is the order in which it comes again.
@@ -127,9 +131,8 @@ impl NatsSource {
 
     /// Nothing is held back any more when what was sent before is done, ours, or has run out.
     async fn settle_in(&mut self) -> Result<(), SourceError> {
-        let ours = self.held.pending();
-        let link = self.link()?;
-        if link.is_settled(ours).await? || link.has_run_out() {
+        let Some(link) = &self.link else { return Err(not_connected()) };
+        if link.is_settled(|up_to| self.held.pending(up_to)).await? || link.has_run_out() {
             self.held.release();
             self.settling_in = false;
         }
@@ -181,11 +184,15 @@ impl NatsSource {
     }
 }
 
+fn not_connected() -> SourceError {
+    SourceError::later("NATS is not connected")
+}
+
 impl Source for NatsSource {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let until = Instant::now() + wait;
-        self.connect().await?;
         loop {
+            self.connect().await?;
             self.expire();
             self.give_back().await?;
             if self.settling_in {

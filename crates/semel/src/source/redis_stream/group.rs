@@ -58,8 +58,9 @@ impl Group {
     /// Connects, and makes stream and group where they are missing: from the beginning of the stream.
     pub(super) async fn open(options: &RedisStreamSourceOptions) -> Result<(Self, Vec<String>), SourceError> {
         let mut connection = connect(&options.client, options.timeout).await.map_err(SourceError::later)?;
-        let broken_by =
-            timeout(options.timeout, durability::broken_by(&mut connection)).await.unwrap_or_default();
+        // Without an answer it goes on: what comes next needs one.
+        let asked = timeout(options.timeout, durability::broken_by(&mut connection)).await;
+        let broken_by = asked.ok().and_then(Result::ok).unwrap_or_default();
         let mut group = Self { connection };
         let mut make = cmd("XGROUP");
         make.arg("CREATE").arg(&options.stream).arg(&options.group).arg("0").arg("MKSTREAM");
@@ -180,10 +181,10 @@ impl Group {
     }
 
     /// Gives back all that is ours, and is forgotten: how many of it were trimmed away.
-    pub(super) async fn leave(&mut self, options: &RedisStreamSourceOptions) -> Result<i64, Failed> {
+    pub(super) async fn leave(&mut self, options: &RedisStreamSourceOptions) -> Result<u64, Failed> {
         let arguments = [NOBODY.to_owned(), GIVEN_BACK_AGE_MS.to_string()];
         match self.run(options, include_str!("leave.lua"), &arguments).await? {
-            Value::Int(trimmed) => Ok(trimmed),
+            Value::Int(trimmed) => u64::try_from(trimmed).map_err(|_| odd()),
             _ => Err(odd()),
         }
     }

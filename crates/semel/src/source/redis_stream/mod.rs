@@ -91,7 +91,8 @@ impl RedisStreamSource {
         RedisStreamSourceOptions::new(url, stream, group)
     }
 
-    /// Entries that were trimmed away before they were handled, as far as Redis told.
+    /// Entries that were trimmed away before they were handled, as far as Redis told. Those that were out are among them when
+    /// they were given up.
     pub fn trimmed(&self) -> u64 {
         self.trimmed
     }
@@ -154,6 +155,7 @@ impl RedisStreamSource {
                 );
                 self.group = None;
                 self.done.clear();
+                self.give_up_orphans();
                 self.taken.lose(|_| true);
             }
         }
@@ -166,6 +168,12 @@ impl RedisStreamSource {
         self.orphans.extend(trimmed.extract_if(.., |id| here.contains(id)));
         trimmed.retain(|id| !self.done.remove(id));
         self.count_trimmed(&trimmed);
+    }
+
+    /// All that is here is given up. The rest comes again, to somebody; of these there was only the copy here.
+    fn give_up_orphans(&mut self) {
+        let orphans: Vec<EntryId> = std::mem::take(&mut self.orphans).into_iter().collect();
+        self.count_trimmed(&orphans);
     }
 
     fn count_trimmed(&mut self, trimmed: &[EntryId]) {
@@ -342,6 +350,7 @@ impl Source for RedisStreamSource {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
+        self.give_up_orphans();
         let has_something = !self.done.is_empty() || self.taken.open().next().is_some();
         if self.group.is_none() && has_something {
             self.connect(Instant::now() + self.options.timeout).await?;
@@ -352,6 +361,7 @@ impl Source for RedisStreamSource {
         told?;
         let trimmed = group.leave(&self.options).await?;
         if trimmed > 0 {
+            self.trimmed += trimmed;
             tracing::error!(
                 target: "semel::redis_stream", stream = self.options.stream, trimmed,
                 "entries were trimmed away before they were handled; give the stream more room"

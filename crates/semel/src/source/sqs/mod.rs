@@ -89,8 +89,7 @@ impl SqsSource {
     }
 
     fn open(options: SqsSourceOptions) -> Result<Self, SourceError> {
-        let bound = options.timeout + WAIT_MAX;
-        let client = options.access.client(&options.url, bound).map_err(SourceError::for_good)?;
+        let client = options.access.open(WAIT_MAX).map_err(SourceError::for_good)?;
         Ok(Self { options, client, facts: None, held: Held::default(), asking: None, attempt: None })
     }
 
@@ -99,7 +98,7 @@ impl SqsSource {
     /// # Errors
     /// When the queue cannot be asked.
     pub async fn check(&mut self) -> Result<Vec<String>, SourceError> {
-        let name = queue_name(&self.options.url).to_owned();
+        let name = queue_name(&self.options.access.url).to_owned();
         Ok(warnings(&name, self.facts().await?))
     }
 
@@ -107,7 +106,7 @@ impl SqsSource {
         let facts = match self.facts.take() {
             Some(facts) => facts,
             None => {
-                let (client, url) = (&self.client, &self.options.url);
+                let (client, url) = (&self.client, &self.options.access.url);
                 let facts = self.within(Facts::ask(client, url)).await?;
                 for warning in warnings(queue_name(url), &facts) {
                     tracing::warn!(target: "semel::sqs", "{warning}");
@@ -119,7 +118,7 @@ impl SqsSource {
     }
 
     async fn within<T>(&self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, SourceError> {
-        match tokio::time::timeout(self.options.timeout, work).await {
+        match tokio::time::timeout(self.options.access.timeout, work).await {
             Ok(done) => done.map_err(|trouble| SourceError::later(trouble.told)),
             Err(_) => Err(SourceError::later("SQS did not answer in time")),
         }
@@ -137,7 +136,7 @@ impl SqsSource {
             let request = self
                 .client
                 .receive_message()
-                .queue_url(&self.options.url)
+                .queue_url(&self.options.access.url)
                 .max_number_of_messages(i32::try_from(attempt.1).unwrap_or(1))
                 .visibility_timeout(seconds(self.options.visibility))
                 .wait_time_seconds(seconds(wait.min(WAIT_MAX).min(self.options.visibility / 3)))
@@ -151,7 +150,7 @@ impl SqsSource {
             });
             self.asking = Some(Asking { attempt, answer });
         }
-        let bound = wait.min(WAIT_MAX) + self.options.timeout;
+        let bound = wait.min(WAIT_MAX) + self.options.access.timeout;
         let Some(asking) = &mut self.asking else { return Ok((0, 1)) };
         // It goes on by itself, and the next call gets its answer.
         let Ok(answer) = tokio::time::timeout(bound, &mut asking.answer).await else {
@@ -174,7 +173,8 @@ impl SqsSource {
         for message in messages {
             // Without a handle it cannot be settled; it comes again.
             let Some(handle) = message.receipt_handle().map(str::to_owned) else { continue };
-            let delivery = record::delivery(&message, queue_name(&self.options.url), lineage.as_deref());
+            let delivery =
+                record::delivery(&message, queue_name(&self.options.access.url), lineage.as_deref());
             self.held.came(delivery, handle, begun + self.options.visibility, fifo);
         }
         Ok((came, attempt.1))
@@ -187,8 +187,8 @@ impl SqsSource {
             .iter()
             .filter_map(|receipt| Some((*receipt, self.held.handle(*receipt, now)?.to_owned())))
             .collect();
-        let until = tokio::time::Instant::now() + self.options.timeout;
-        let told = settling::tell(&self.client, &self.options.url, &ours, fate, until).await;
+        let until = tokio::time::Instant::now() + self.options.access.timeout;
+        let told = settling::tell(&self.client, &self.options.access.url, &ours, fate, until).await;
         let mut unheard: Option<String> = None;
         for (receipt, told) in told {
             match (told, fate) {
@@ -268,7 +268,8 @@ impl Source for SqsSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         if self.asking.is_some() {
             // What it brings has to be given back too.
-            let waited = tokio::time::timeout(self.options.timeout, self.take_in(1, Duration::ZERO)).await;
+            let waited =
+                tokio::time::timeout(self.options.access.timeout, self.take_in(1, Duration::ZERO)).await;
             if !matches!(waited, Ok(Ok(_))) {
                 tracing::debug!(target: "semel::sqs", "a request for messages was left; what it took is seen again soon");
             }

@@ -12,20 +12,13 @@ use crate::source::SourceError;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct SqsSourceOptions {
-    pub(super) url: String,
     pub(super) access: Access,
     pub(super) visibility: Duration,
-    pub(super) timeout: Duration,
 }
 
 impl SqsSourceOptions {
     pub(super) fn new(url: &str) -> Self {
-        Self {
-            url: url.to_owned(),
-            access: Access::default(),
-            visibility: Duration::from_secs(30),
-            timeout: Duration::from_secs(10),
-        }
+        Self { access: Access::new(url, Duration::from_secs(10)), visibility: Duration::from_secs(30) }
     }
 
     /// A client with credentials, region and endpoint of its own, such as `aws-config` makes it. Its retries and timeouts
@@ -37,7 +30,7 @@ impl SqsSourceOptions {
 
     /// Who asks. Unless given: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`.
     pub fn credentials(mut self, id: &str, secret: &str, token: Option<&str>) -> Self {
-        self.access.credentials = Some(Access::keys(id, secret, token));
+        self.access.credentials(id, secret, token);
         self
     }
 
@@ -56,7 +49,7 @@ impl SqsSourceOptions {
 
     /// The longest that SQS is waited for beyond the wait for messages: 10 s.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout.clamp(Duration::from_millis(100), Duration::from_secs(120));
+        self.access.timeout(timeout);
         self
     }
 
