@@ -11,6 +11,7 @@ mod decide;
 mod demo;
 mod duration;
 mod failure;
+mod flags;
 mod gateway;
 mod inbox;
 #[cfg(feature = "kafka")]
@@ -81,10 +82,13 @@ fn run(cli: &Cli) -> Result<(), Failed> {
         Command::Gateway(args) => tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(
             gateway::run(args, cli.store.as_deref(), cli.cache.as_deref(), cli.keys.as_ref(), cli.json),
         ),
-        Command::Relay(args) => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?
-            .block_on(relay::run(args, cli.json)),
+        Command::Relay(args) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let ended = runtime.block_on(relay::run(args, cli.json));
+            // Somebody may still wait for a broker that is away, in vain.
+            runtime.shutdown_background();
+            ended
+        }
         #[cfg(feature = "consume")]
         Command::Consume(args) => tokio::runtime::Builder::new_multi_thread()
             .enable_all()

@@ -1,6 +1,5 @@
 //! What `semel consume` can be told.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -8,8 +7,8 @@ use semel::Effect as Protects;
 use semel::source::Identify;
 
 use crate::duration::parse_ms;
+use crate::flags::{AdminFlags, RunFlags};
 use crate::keys::{KeySource, parse_source};
-use crate::log::parse_level;
 
 /// Bring messages to a service in any language, over HTTP, each under a key that stays the same
 ///
@@ -34,6 +33,9 @@ use crate::log::parse_level;
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
+    mut_arg("admin", |arg| arg.env("SEMEL_CONSUME_ADMIN").hide_env(true)),
+    mut_arg("ready_within", |arg| arg.env("SEMEL_CONSUME_READY_WITHIN").hide_env(true)
+        .help("/readyz says no when broker or endpoint have failed for this long")),
     after_help = "\
 Examples:
   semel consume --from 'kafka://kafka:9092/payments?group=mail' --to http://127.0.0.1:3000/paid --store sqlite:mail.db
@@ -61,17 +63,8 @@ pub(crate) struct Consume {
     /// Say what this configuration promises and whether it can be kept, and send nothing; exit code 2 if it cannot
     #[arg(long)]
     pub(crate) check: bool,
-    /// Where /healthz, /readyz and /metrics are; nowhere unless given
-    #[arg(long, value_name = "ADDRESS", env = "SEMEL_CONSUME_ADMIN", hide_env = true)]
-    pub(crate) admin: Option<SocketAddr>,
-    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
-    #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
-          value_name = "BOOL")]
-    pub(crate) admin_insecure: Option<bool>,
-    /// /readyz says no when broker or endpoint have failed for this long
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms,
-          env = "SEMEL_CONSUME_READY_WITHIN", hide_env = true)]
-    pub(crate) ready_within: u64,
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
     #[command(flatten)]
     pub(crate) bounds: Bounds,
     /// Properties of librdkafka's, NAME=VALUE a line, such as sasl.password: file:PATH or env:NAME
@@ -81,13 +74,8 @@ pub(crate) struct Consume {
     /// Believe the authorities in this PEM file instead of the system's, for https://
     #[arg(long, value_name = "FILE", env = "SEMEL_CONSUME_TRUST", hide_env = true)]
     pub(crate) trust: Option<PathBuf>,
-    /// What is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_level, env = "SEMEL_LOG",
-          hide_env = true)]
-    pub(crate) log: tracing::Level,
-    /// Stop when stdin ends: whoever started it is gone then, however that came about
-    #[arg(long, hide = true)]
-    pub(crate) until_stdin_ends: bool,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
 }
 
 /// What protects the endpoint's effect.

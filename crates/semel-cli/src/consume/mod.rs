@@ -11,6 +11,7 @@
 mod admin;
 mod args;
 mod check;
+#[cfg_attr(not(feature = "kafka"), allow(dead_code, unused))]
 mod from;
 mod poison;
 
@@ -29,7 +30,6 @@ use tokio::sync::watch;
 pub(crate) use self::args::Consume;
 use self::from::From;
 use self::poison::Graves;
-use crate::admin::{bind, keep_inside};
 use crate::args::Cli;
 use crate::failure::Failed;
 use crate::stop::on_signal;
@@ -47,16 +47,14 @@ const ASKING: Duration = Duration::from_secs(5);
 
 /// Brings messages until it is told to stop.
 pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
-    if let Some(address) = args.admin {
-        keep_inside(address, args.admin_insecure.unwrap_or(false))?;
-    }
+    args.admin.check()?;
     let from = from::open(args)?;
     let to = endpoint(args)?;
     let poison = poison::choice(args.bounds.poison, store_url(cli))?;
     if args.check {
         return check::run(cli, args, from, &to, poison).await;
     }
-    log::to_stderr(args.log);
+    log::to_stderr(args.run.log);
     let url = store_url(cli);
     let store = dressed(cli, store::open(url).await?).await?;
     if !store.capabilities().durable {
@@ -71,16 +69,13 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     let handler = marks.and_then(|marks| marks.state_machine(args.effect.into(), to));
     let handler = handler.map_err(|error| Failed::usage(error.to_string()))?;
     tokio::spawn(Sweeper::new(&guard).run());
-    let listener = match args.admin {
-        Some(address) => Some(bind("admin", address).await?),
-        None => None,
-    };
+    let listener = args.admin.listener().await?;
     let (stopping, stopped) = watch::channel(false);
     let metrics = ConsumerMetrics::new();
     let mut admin = None;
     if let Some(listener) = listener {
         admin = Some(listener.local_addr()?.to_string());
-        let patience = Duration::from_millis(args.ready_within);
+        let patience = args.admin.patience();
         let (metrics, guard) = (metrics.clone(), guard.clone());
         let ours = admin::Admin { metrics, guard, patience, stopping: stopped };
         tokio::spawn(crate::admin::listen(listener, ours));
@@ -98,7 +93,7 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     let consumer =
         Consumer::new(&name, source, handler, options(args)).dead_letters(graves).observed_by(&metrics);
     let stop = consumer.stop_handle();
-    let ended = on_signal(Box::pin(consumer.run()), args.until_stdin_ends, || {
+    let ended = on_signal(Box::pin(consumer.run()), args.run.until_stdin_ends, || {
         tracing::info!(limit_ms = args.bounds.drain, "stopping: requests under way are finished");
         let _ = stopping.send(true);
         stop.stop();

@@ -1,12 +1,10 @@
 //! What `semel relay` can be told.
 
-use std::net::SocketAddr;
-
 use clap::{Args, ValueEnum};
 
 use crate::duration::parse_ms;
+use crate::flags::{AdminFlags, RunFlags};
 use crate::keys::{KeySource, parse_source};
-use crate::log::parse_level;
 use crate::size::parse_bytes;
 
 /// Publish what services have appended to the outbox, in order, nothing lost
@@ -31,6 +29,9 @@ use crate::size::parse_bytes;
 #[derive(Args)]
 #[command(
     verbatim_doc_comment,
+    mut_arg("admin", |arg| arg.env("SEMEL_RELAY_ADMIN").hide_env(true)),
+    mut_arg("ready_within", |arg| arg.env("SEMEL_RELAY_READY_WITHIN").hide_env(true)
+        .help("/readyz says no when database or broker have not answered for this long")),
     after_help = "\
 Examples:
   semel relay --from postgres://relay@db/payments --to kafka://kafka:9092 --admin 127.0.0.1:9091
@@ -55,30 +56,16 @@ pub(crate) struct Relay {
     /// Say what this configuration promises and whether it can be kept, and publish nothing; exit code 2 if it cannot
     #[arg(long)]
     pub(crate) check: bool,
-    /// Where /healthz, /readyz and /metrics are; nowhere unless given
-    #[arg(long, value_name = "ADDRESS", env = "SEMEL_RELAY_ADMIN", hide_env = true)]
-    pub(crate) admin: Option<SocketAddr>,
-    /// Yes, listen for admin requests beyond this machine, although nobody is asked for a password
-    #[arg(long, env = "SEMEL_ADMIN_INSECURE", hide_env = true, num_args = 0..=1, default_missing_value = "true",
-          value_name = "BOOL")]
-    pub(crate) admin_insecure: Option<bool>,
-    /// /readyz says no when database or broker have not answered for this long
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms,
-          env = "SEMEL_RELAY_READY_WITHIN", hide_env = true)]
-    pub(crate) ready_within: u64,
+    #[command(flatten)]
+    pub(crate) admin: AdminFlags,
     #[command(flatten)]
     pub(crate) bounds: Bounds,
     #[command(flatten)]
     pub(crate) sink: SinkFlags,
     #[command(flatten)]
     pub(crate) cdc: CdcFlags,
-    /// What is logged: error, warn, info, debug or trace
-    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = parse_level, env = "SEMEL_LOG",
-          hide_env = true)]
-    pub(crate) log: tracing::Level,
-    /// Stop when stdin ends: whoever started it is gone then, however that came about
-    #[arg(long, hide = true)]
-    pub(crate) until_stdin_ends: bool,
+    #[command(flatten)]
+    pub(crate) run: RunFlags,
 }
 
 /// How the outbox is read.
@@ -104,7 +91,7 @@ pub(crate) enum Poison {
 #[command(next_help_heading = "Bounds")]
 pub(crate) struct Bounds {
     /// Most events of a batch
-    #[arg(long, value_name = "N", default_value_t = 1_000, env = "SEMEL_RELAY_BATCH_EVENTS", hide_env = true,
+    #[arg(long, value_name = "N", default_value_t = 4_000, env = "SEMEL_RELAY_BATCH_EVENTS", hide_env = true,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub(crate) batch_events: u64,
     /// Most bytes of their payloads

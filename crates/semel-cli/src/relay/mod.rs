@@ -26,7 +26,6 @@ pub(crate) use self::args::Relay;
 use self::args::{Bounds, Prune};
 use self::from::{From, Gravity};
 use self::to::To;
-use crate::admin::{bind, keep_inside};
 use crate::failure::Failed;
 use crate::stop::on_signal;
 use crate::url::without_password;
@@ -34,30 +33,25 @@ use crate::{log, stdout};
 
 /// Publishes until it is told to stop.
 pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
-    if let Some(address) = args.admin {
-        keep_inside(address, args.admin_insecure.unwrap_or(false))?;
-    }
+    args.admin.check()?;
     from::fits(args)?;
     let to = to::open(&args.to, &args.sink, args.exactly_once.as_deref())?;
     if args.check {
         return check::run(args, to, json).await;
     }
-    log::to_stderr(args.log);
+    log::to_stderr(args.run.log);
     let from = From::open(args).await?;
     // Seen before anybody is told that it works; afterwards the relay waits for a database that goes away.
     for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Gravity::Fine) {
         tracing::warn!(about = finding.about, says = finding.says, "this is not as it should be");
     }
-    let listener = match args.admin {
-        Some(address) => Some(bind("admin", address).await?),
-        None => None,
-    };
+    let listener = args.admin.listener().await?;
     let (stopping, stopped) = watch::channel(false);
     let metrics = listener.as_ref().map(|_| RelayMetrics::new());
     let mut addresses = Vec::new();
     if let (Some(listener), Some(metrics)) = (listener, &metrics) {
         addresses.push(listener.local_addr()?);
-        let patience = Duration::from_millis(args.ready_within);
+        let patience = args.admin.patience();
         let ours = admin::Admin { metrics: metrics.clone(), patience, stopping: stopped };
         tokio::spawn(crate::admin::listen(listener, ours));
     }
@@ -121,7 +115,7 @@ impl Running<'_> {
         stop: Stop,
         run: impl Future<Output = Result<Ended, RelayError>>,
     ) -> Result<Ended, Failed> {
-        let ended = on_signal(run, self.args.until_stdin_ends, || {
+        let ended = on_signal(run, self.args.run.until_stdin_ends, || {
             tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
             let _ = self.stopping.send(true);
             stop.stop();

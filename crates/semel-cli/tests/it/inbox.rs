@@ -46,7 +46,7 @@ impl Handler for Notes {
 impl Mail {
     fn new() -> Self {
         let mail = Self { directory: tempfile::tempdir().unwrap(), queue: MemoryQueue::new("payments") };
-        assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: created, version 2\n");
+        assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: created, version 3\n");
         mail.database().execute_batch("CREATE TABLE note (n INTEGER)").unwrap();
         mail
     }
@@ -115,7 +115,7 @@ impl Mail {
 #[test]
 fn the_tables_are_made_once_and_print_touches_nothing() {
     let mail = Mail::new();
-    assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: nothing to do, version 2\n");
+    assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: nothing to do, version 3\n");
     let sql = semel(&["migrate", "--inbox", "postgres://h/d", "--print"]).out();
     assert!(sql.contains("CREATE TABLE semel_inbox_dead"), "{sql}");
     let line = semel(&["migrate", "--inbox", "redis://h"]).failed(2);

@@ -14,6 +14,8 @@ mod outbox;
 mod receiver;
 mod redis;
 mod relay;
+mod relay_brokers;
+mod relay_promise;
 mod relay_servers;
 mod relay_world;
 mod semel;

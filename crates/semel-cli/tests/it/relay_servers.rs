@@ -157,6 +157,45 @@ mod postgres {
         assert_eq!(states(&url), ["published"; 200]);
     }
 
+    #[cfg(feature = "webhook")]
+    #[test]
+    fn a_slot_that_keeps_too_much_is_warned_of() {
+        let Some(corner) = Corner::new("lags") else { return };
+        let receiver = crate::receiver::Receiver::start();
+        receiver.answers(|_| 503);
+        let (url, to, name) = (corner.url(), receiver.url(), corner.schema.clone());
+        let args = |most: &'static str| {
+            let hook = ["--webhook-secret", "env:SEMEL_TEST_HOOK", "--webhook-allow-private"];
+            let cdc = ["--mode", "cdc", "--slot", &name, "--publication", &name, "--slot-warn", most];
+            [&hook[..], &cdc[..]].concat().into_iter().map(str::to_owned).collect::<Vec<String>>()
+        };
+        let few = args("2KiB");
+        let few: Vec<&str> = few.iter().map(String::as_str).collect();
+        let mut relay = Relay::start(&url, &to, &few);
+        // So many keys that none is to blame: all wait until somebody answers.
+        corner.sql(&INSERT.replace("TOPIC", "payments").replace("% 7", "% 20"));
+        let said = relay.wait_for_said("the slot keeps the server from forgetting its log");
+        let held = said.split_once("held_bytes=").and_then(|(_, rest)| rest.split(' ').next());
+        assert!(said.contains(" WARN ") && said.contains(&name), "{said}");
+        assert!(held.unwrap().parse::<u64>().unwrap() > 2_048, "{said}");
+        let check = |most: &'static str| {
+            let args = args(most);
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let base = ["relay", "--from", &url, "--to", &to, "--check"];
+            let mut command = crate::semel::command(&[&base[..], &args].concat());
+            command.env("SEMEL_TEST_HOOK", crate::relay_world::SECRET);
+            crate::semel::ran(command).stdout
+        };
+        let (noted, fine) = (check("2KiB"), check("1GiB"));
+        receiver.answers(|_| 204);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        let ended = relay.stop();
+        corner.sql(&format!("SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}"));
+        assert!(noted.contains(&format!("note    slot: {name} is used by")), "{noted}");
+        assert!(fine.contains(&format!("ok      slot: {name} is used by")), "{fine}");
+        assert!(ended.status.success(), "{ended:?}");
+    }
+
     #[test]
     fn a_user_without_rights_is_told_which() {
         let (Some(corner), Some(redis)) = (Corner::new("rights"), require(Service::Redis)) else { return };

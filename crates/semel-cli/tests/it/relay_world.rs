@@ -142,6 +142,11 @@ impl Relay {
         }
     }
 
+    /// Waits for a line of its log.
+    pub(crate) fn wait_for_said(&mut self, text: &str) -> String {
+        self.child.wait_for_said(text, SOON).unwrap_or_else(|error| panic!("{error}"))
+    }
+
     /// Ends it by SIGTERM.
     pub(crate) fn stop(self) -> Finished {
         self.child.terminate().unwrap();

@@ -1,9 +1,13 @@
 //! `kafka://HOST:PORT,HOST:PORT/TOPIC,TOPIC?group=…`
 
+use std::time::Duration;
+
+use semel::source::SourceError;
 use semel::source::kafka::{Begin, KafkaSource};
 
-use super::{AnySource, From, time, wrong};
+use super::{AnySource, From};
 use crate::consume::args::Consume;
+use crate::duration::parse_ms;
 use crate::failure::Failed;
 use crate::kafka as properties;
 use crate::size::parse_bytes;
@@ -56,4 +60,13 @@ fn begin(text: &str) -> Result<Begin, String> {
         "refuse" => Ok(Begin::Refuse),
         _ => Err(format!("{text:?} is not where a group begins; use earliest, latest, refuse")),
     }
+}
+
+/// A duration in a URL.
+fn time(text: &str) -> Result<Duration, String> {
+    parse_ms(text).map(Duration::from_millis)
+}
+
+fn wrong(error: SourceError) -> Failed {
+    Failed::usage(error.to_string())
 }

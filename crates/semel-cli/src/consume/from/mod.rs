@@ -8,7 +8,6 @@ use std::time::Duration;
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
 
 use super::args::Consume;
-use crate::duration::parse_ms;
 use crate::failure::Failed;
 use crate::url::Address;
 
@@ -25,7 +24,7 @@ pub(super) enum AnySource {
     #[cfg(feature = "kafka")]
     Kafka(semel::source::kafka::KafkaSource),
     /// A build may have none.
-    #[allow(dead_code)]
+    #[cfg(not(feature = "kafka"))]
     None(std::convert::Infallible),
 }
 
@@ -50,22 +49,12 @@ pub(super) fn open(args: &Consume) -> Result<From, Failed> {
     }
 }
 
-/// A duration in a URL.
-#[allow(dead_code)]
-fn time(text: &str) -> Result<Duration, String> {
-    parse_ms(text).map(Duration::from_millis)
-}
-
-#[allow(dead_code)]
-fn wrong(error: SourceError) -> Failed {
-    Failed::usage(error.to_string())
-}
-
 macro_rules! each {
     ($this:ident, $source:ident => $work:expr) => {
         match $this {
             #[cfg(feature = "kafka")]
             Self::Kafka($source) => $work,
+            #[cfg(not(feature = "kafka"))]
             Self::None(never) => match *never {},
         }
     };

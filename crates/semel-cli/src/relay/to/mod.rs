@@ -138,21 +138,18 @@ fn fits(flags: &SinkFlags, feature: &str) -> Result<(), Failed> {
 }
 
 /// A duration in a URL.
-#[cfg_attr(
-    not(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs")),
-    allow(dead_code)
-)]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis", feature = "sqs"))]
 fn time(text: &str) -> Result<Duration, String> {
     parse_ms(text).map(Duration::from_millis)
 }
 
 /// A number in a URL.
-#[cfg_attr(not(any(feature = "kafka", feature = "redis")), allow(dead_code))]
+#[cfg(any(feature = "kafka", feature = "redis"))]
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text:?} is not a number that fits"))
 }
 
-#[allow(dead_code)]
+#[cfg(any(feature = "kafka", feature = "redis", feature = "sqs", feature = "webhook"))]
 fn wrong(error: SinkError) -> Failed {
     Failed::usage(error.to_string())
 }
