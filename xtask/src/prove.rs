@@ -15,8 +15,8 @@ pub(crate) enum Bench {
     /// (`cargo xtask services up --only postgres,kafka`).
     Relay(RelayArguments),
     /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all; the
-    /// pipeline from Kafka to Kafka with transactions beside none. Needs PostgreSQL and Kafka (`cargo xtask services up
-    /// --only postgres,kafka`).
+    /// pipeline from Kafka to Kafka with transactions beside none, and with --streams beside Kafka Streams. Needs
+    /// PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
     Consume(ConsumeArguments),
     /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
     Edge(BenchArguments),
@@ -51,12 +51,19 @@ pub(crate) struct RelayArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConsumeArguments {
-    /// Only these parts, separated by commas: inbox, eos.
+    /// Only these parts, separated by commas: inbox, eos, streams.
     #[arg(long, value_name = "PARTS")]
     only: Option<String>,
     /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
     #[arg(long, value_name = "N")]
     ids: Option<String>,
+    /// How many messages go from Kafka to Kafka: 500_000 unless told otherwise, or 100_000 with --quick.
+    #[arg(long, value_name = "N")]
+    messages: Option<String>,
+    /// Also Kafka Streams with exactly_once_v2 on the same messages: speed, work of processors, memory. Fetches its
+    /// jars; needs a JDK.
+    #[arg(long)]
+    streams: bool,
     #[command(flatten)]
     run: BenchArguments,
 }
@@ -119,6 +126,8 @@ pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
             args.insert(0, "consume".to_owned());
             args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
             args.extend(arguments.ids.iter().flat_map(|n| ["--ids".to_owned(), n.clone()]));
+            args.extend(arguments.messages.iter().flat_map(|n| ["--messages".to_owned(), n.clone()]));
+            args.extend(arguments.streams.then(|| "--streams".to_owned()));
             run(&program("bench", "bench,relay"), &args)
         }
         Bench::Edge(_) => {

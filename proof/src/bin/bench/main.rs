@@ -2,6 +2,8 @@
 
 mod allocations;
 mod consume;
+#[cfg(feature = "relay")]
+mod java;
 mod layer;
 mod load;
 mod memory;
@@ -14,6 +16,8 @@ mod sqlite;
 mod table;
 mod times;
 mod tx;
+#[cfg(feature = "relay")]
+mod usage;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,14 +33,16 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "usage: bench stores [--only PART[,PART]] [--records N] [--quick] [--json]\n\
     bench layer [--only bare|first|replay] [--quick] [--json]\n\
     bench relay [--only PART[,PART]] [--debezium] [--events N] [--quick] [--json]\n\
-    bench consume [--only PART[,PART]] [--ids N] [--quick] [--json]\n\
+    bench consume [--only PART[,PART]] [--streams] [--ids N] [--messages N] [--quick] [--json]\n\
     parts of stores: memory, guard, sqlite, postgres, tx, mysql, redis\n\
     parts of relay: drain, latency, append, memory, debezium\n\
-    parts of consume: inbox, eos";
+    parts of consume: inbox, eos, streams";
 
 const LAYER_PARTS: [&str; 3] = ["bare", "first", "replay"];
 const RELAY_PARTS: [&str; 5] = ["drain", "latency", "append", "memory", "debezium"];
-const CONSUME_PARTS: [&str; 2] = ["inbox", "eos"];
+const CONSUME_PARTS: [&str; 3] = ["inbox", "eos", "streams"];
+/// What others made is asked for by name.
+const BY_NAME: [&str; 2] = ["debezium", "streams"];
 const PARTS: [&str; 7] = ["memory", "guard", "sqlite", "postgres", "tx", "mysql", "redis"];
 
 /// What is measured.
@@ -61,6 +67,8 @@ struct Wanted {
     events: Option<u64>,
     /// How many ids an inbox remembers.
     ids: Option<u64>,
+    /// How many messages go from Kafka to Kafka.
+    messages: Option<u64>,
     /// Scales how long everything takes.
     size: usize,
     json: bool,
@@ -75,9 +83,10 @@ impl Wanted {
             "consume" => (What::Consume, &CONSUME_PARTS),
             _ => return None,
         };
-        // Debezium is asked for by name.
-        let parts = all.iter().filter(|part| **part != "debezium").map(|part| (*part).to_owned()).collect();
-        let mut wanted = Self { what, parts, records: None, events: None, ids: None, size: 5, json: false };
+        let parts =
+            all.iter().filter(|part| !BY_NAME.contains(part)).map(|part| (*part).to_owned()).collect();
+        let (records, events, ids, messages) = (None, None, None, None);
+        let mut wanted = Self { what, parts, records, events, ids, messages, size: 5, json: false };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--json" => wanted.json = true,
@@ -85,6 +94,8 @@ impl Wanted {
                 "--records" => wanted.records = Some(args.next()?.replace('_', "").parse().ok()?),
                 "--events" => wanted.events = Some(args.next()?.replace('_', "").parse().ok()?),
                 "--ids" => wanted.ids = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--messages" => wanted.messages = Some(args.next()?.replace('_', "").parse().ok()?),
+                "--streams" => wanted.parts.push("streams".to_owned()),
                 "--debezium" => wanted.parts.push("debezium".to_owned()),
                 "--only" => wanted.parts = args.next()?.split(',').map(str::to_owned).collect(),
                 _ => return None,
@@ -96,7 +107,7 @@ impl Wanted {
 
 fn main() -> ExitCode {
     #[cfg(feature = "relay")]
-    if let Some(ended) = relay_process() {
+    if let Some(ended) = measured_process() {
         return ended;
     }
     let Some(wanted) = Wanted::read(std::env::args().skip(1)) else {
@@ -157,18 +168,27 @@ fn relayed(wanted: &Wanted, _: &mut Table) -> Result<(), Failed> {
 fn consumed(wanted: &Wanted, table: &mut Table) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ids = wanted.ids.unwrap_or(if wanted.size == 1 { 1_000_000 } else { 10_000_000 });
-    consume::measure(&runtime, &consume::Wanted { parts: &wanted.parts, ids, size: wanted.size }, table)
+    let messages = wanted.messages.unwrap_or(100_000 * u64::try_from(wanted.size)?);
+    let wanted = consume::Wanted { parts: &wanted.parts, ids, messages, size: wanted.size };
+    consume::measure(&runtime, &wanted, table)
 }
 
-/// This program as a relay, whose memory another one measures.
+/// This program as a relay or as a pipeline, whose memory another one measures.
 #[cfg(feature = "relay")]
-fn relay_process() -> Option<ExitCode> {
+fn measured_process() -> Option<ExitCode> {
     let mut args = std::env::args().skip(1);
-    if args.next()? != "relay-process" {
+    let word = args.next()?;
+    if !["relay-process", consume::pipeline::WORD].contains(&word.as_str()) {
         return None;
     }
-    let run = || tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failed::from);
-    Some(match run().and_then(|runtime| runtime.block_on(proof::relay_process::run(args))) {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        match word.as_str() {
+            consume::pipeline::WORD => runtime.block_on(consume::pipeline::run(args)),
+            _ => runtime.block_on(proof::relay_process::run(args)),
+        }
+    };
+    Some(match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

@@ -97,8 +97,8 @@ async fn fill(place: &Place, kind: Ids, from: u64, to: u64) -> Result<(), Failed
     }
     place
         .run(&format!(
-            "INSERT INTO semel_inbox_batch (began_at, ended_at, messages, consumer, source)
-             SELECT (extract(epoch FROM now()) * 1000)::bigint, 1, 500, 'others', 'payments'
+            "INSERT INTO semel_inbox_batch (began_at, ended_at, messages, consumer, source, ids)
+             SELECT (extract(epoch FROM now()) * 1000)::bigint, 1, 500, 'others', 'payments', ''::bytea
              FROM generate_series({from} / 500 + 1, {to} / 500)"
         ))
         .await?;

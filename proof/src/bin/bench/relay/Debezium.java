@@ -1,5 +1,5 @@
 // Debezium's engine with its outbox event router, and a plain producer behind it: what one would run instead of a relay.
-// java -cp JARS Debezium.java ENGINE.properties PRODUCER.properties EVENTS
+// java -cp JARS Debezium ENGINE.properties PRODUCER.properties EVENTS
 // Prints `relayed EVENTS SECONDS` once the broker has confirmed that many, counted from when the first one came: the start of
 // the engine takes seconds, and is not what is compared.
 

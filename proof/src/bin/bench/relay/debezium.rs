@@ -3,9 +3,7 @@
 //! It needs a JDK (its harness is a source file) and jars of Maven Central. Where they cannot be had it is left out, and
 //! that is said.
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use testkit::child::Child;
@@ -13,9 +11,10 @@ use testkit::services::debezium::class_path;
 
 use super::broker::Broker;
 use super::place::{NAME, Place};
-use super::resident::high_water;
+use crate::Failed;
+use crate::java::Harness;
 use crate::table::Table;
-use crate::{Directory, Failed};
+use crate::usage::high_water;
 
 const DRAIN: Duration = Duration::from_secs(1_200);
 const HARNESS: &str = include_str!("Debezium.java");
@@ -26,24 +25,11 @@ pub(super) async fn measure(
     events: u64,
     table: &mut Table,
 ) -> Result<(), Failed> {
-    let jars = match jars() {
-        Ok(jars) => jars,
-        Err(why) => {
-            eprintln!("LEFT OUT: Debezium: {why}");
-            return Ok(());
-        }
-    };
+    let Some(harness) = Harness::make("Debezium", HARNESS, class_path)? else { return Ok(()) };
     broker.fresh_topic().await?;
-    let directory = Directory::new()?;
-    let write = |name: &str, text: &str| {
-        let path = directory.0.join(name);
-        std::fs::write(&path, text).map(|()| path)
-    };
-    let engine = write("engine.properties", &engine(place, &directory.0)?)?;
-    let producer = write("producer.properties", &producer(broker))?;
-    let harness = write("Debezium.java", HARNESS)?;
-    let mut java = Command::new("java");
-    java.args(["-Xmx512m", "-cp", &jars]).args([harness, engine, producer]).arg(events.to_string());
+    let settings = [engine(place, &harness)?, producer(broker, &harness)?];
+    let mut java = harness.command(&["-Xmx512m"]);
+    java.args(settings).arg(events.to_string());
     let mut child = Child::spawn(java, None)?;
     let line = match child.next_line(DRAIN) {
         Ok(line) => line,
@@ -66,16 +52,8 @@ pub(super) async fn measure(
     Ok(())
 }
 
-fn jars() -> Result<String, String> {
-    let javac = Command::new("javac").arg("-version").output();
-    if !javac.is_ok_and(|output| output.status.success()) {
-        return Err("there is no JDK (javac); install default-jdk-headless".to_owned());
-    }
-    class_path().map_err(|error| error.to_string())
-}
-
 /// What Debezium is told. The slot and the publication are there.
-fn engine(place: &Place, directory: &Path) -> Result<String, Failed> {
+fn engine(place: &Place, harness: &Harness) -> Result<PathBuf, Failed> {
     let config: tokio_postgres::Config = place.server().parse()?;
     let host = match config.get_hosts().first() {
         Some(tokio_postgres::config::Host::Tcp(host)) => host.clone(),
@@ -83,7 +61,8 @@ fn engine(place: &Place, directory: &Path) -> Result<String, Failed> {
     };
     let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
     let password = config.get_password().map(|password| String::from_utf8_lossy(password).into_owned());
-    let (slot, offsets) = (Place::slot("debezium"), directory.join("offsets").display().to_string());
+    let (slot, offsets) =
+        (Place::slot("debezium"), harness.directory().join("offsets").display().to_string());
     let table = place.table();
     let settings = [
         ("name", NAME),
@@ -116,12 +95,12 @@ fn engine(place: &Place, directory: &Path) -> Result<String, Failed> {
             "type:header:semel-type,content_type:header:content-type",
         ),
     ];
-    Ok(properties(&settings))
+    harness.write("engine.properties", &settings)
 }
 
 /// As far as the Java client has the same settings.
-fn producer(broker: &Broker) -> String {
-    properties(&[
+fn producer(broker: &Broker, harness: &Harness) -> Result<PathBuf, Failed> {
+    let settings = [
         ("bootstrap.servers", broker.bootstrap()),
         ("acks", "all"),
         ("enable.idempotence", "true"),
@@ -129,12 +108,6 @@ fn producer(broker: &Broker) -> String {
         ("linger.ms", "1"),
         ("batch.size", "1000000"),
         ("buffer.memory", "16777216"),
-    ])
-}
-
-fn properties(settings: &[(&str, &str)]) -> String {
-    settings.iter().fold(String::new(), |mut text, (name, value)| {
-        let _ = writeln!(text, "{name}={value}");
-        text
-    })
+    ];
+    harness.write("producer.properties", &settings)
 }

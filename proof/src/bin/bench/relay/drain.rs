@@ -17,6 +17,11 @@ use super::place::Place;
 use crate::Failed;
 use crate::table::Table;
 
+/// Most events of a batch, unless a relay is told otherwise.
+const USUAL: usize = 4_000;
+/// The same where each transaction of Kafka's weighs more.
+const SMALL: usize = 1_000;
+
 pub(super) async fn measure(
     place: &Place,
     broker: &Broker,
@@ -33,7 +38,7 @@ pub(super) async fn measure(
     // First: whoever rewinds the cursor sends it to the table instead of the log.
     let log = log(place, broker, events).await?;
     table.row("drain: CDC, at least once", log, "/s", of_floor(log));
-    let polling = polling(place, broker, events).await?;
+    let polling = self::polling(place, broker, events, USUAL).await?;
     let note = format!("{}, {:.2} × CDC", of_floor(polling), polling / log);
     table.row("drain: polling, at least once", polling, "/s", note);
     let (dead, dead_cursors) = place.dead_rows().await?;
@@ -51,9 +56,14 @@ pub(super) async fn measure(
     let note = format!("{:.2} × without", held / polling);
     table.row("drain: polling, a transaction open elsewhere", held, "/s", note);
 
-    let once = polling_exactly_once(place, broker, events).await?;
+    let once = polling_exactly_once(place, broker, events, USUAL).await?;
     let note = format!("{}, {:.2} × at least once", of_floor(once), once / polling);
     table.row("drain: polling, exactly once", once, "/s", note);
+    let polling = self::polling(place, broker, events, SMALL).await?;
+    table.row(&format!("drain: polling, batches of {SMALL}"), polling, "/s", of_floor(polling));
+    let once = polling_exactly_once(place, broker, events, SMALL).await?;
+    let note = format!("{}, {:.2} × at least once", of_floor(once), once / polling);
+    table.row(&format!("drain: polling, batches of {SMALL}, exactly once"), once, "/s", note);
     place.refill(events).await?;
     match log_exactly_once(place, broker, events).await {
         Ok(once) => {
@@ -66,10 +76,15 @@ pub(super) async fn measure(
     Ok(())
 }
 
-/// Asking again and again.
-pub(super) async fn polling(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed> {
+/// All of it again, in batches of at most so many.
+async fn outbox(place: &Place, batch: usize) -> Result<PostgresOutbox, Failed> {
     place.rewind().await?;
-    let outbox = PostgresOutbox::open(&place.url()).await?;
+    Ok(PostgresOutbox::options(&place.url())?.batch_max(batch, 4 << 20).open().await?)
+}
+
+/// Asking again and again.
+async fn polling(place: &Place, broker: &Broker, events: u64, batch: usize) -> Result<f64, Failed> {
+    let outbox = outbox(place, batch).await?;
     let sink = KafkaSink::options(broker.bootstrap()).open()?;
     drain(broker, outbox.source(), sink, events).await
 }
@@ -81,9 +96,13 @@ async fn log(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed>
 }
 
 /// Asking again and again, each batch in a transaction of Kafka's with its position.
-async fn polling_exactly_once(place: &Place, broker: &Broker, events: u64) -> Result<f64, Failed> {
-    place.rewind().await?;
-    let outbox = PostgresOutbox::open(&place.url()).await?;
+async fn polling_exactly_once(
+    place: &Place,
+    broker: &Broker,
+    events: u64,
+    batch: usize,
+) -> Result<f64, Failed> {
+    let outbox = outbox(place, batch).await?;
     drain_exactly_once(broker, outbox.source(), broker.transactions()?, events).await
 }
 
@@ -101,7 +120,7 @@ async fn held_up(place: &Place, broker: &Broker, events: u64) -> Result<f64, Fai
     let (holder, connection) = tokio_postgres::connect(place.server(), NoTls).await?;
     tokio::spawn(connection);
     holder.batch_execute("BEGIN; SELECT pg_current_xact_id()").await?;
-    let rate = polling(place, broker, events).await;
+    let rate = polling(place, broker, events, USUAL).await;
     holder.batch_execute("ROLLBACK").await?;
     rate
 }

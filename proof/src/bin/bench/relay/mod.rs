@@ -5,6 +5,7 @@
 //! producer with the same settings and the same records. A relay does both, so it cannot be faster than the slower one.
 
 mod broker;
+mod counter;
 mod debezium;
 mod drain;
 mod floor;
@@ -46,6 +47,16 @@ pub(crate) fn measure(runtime: &Runtime, wanted: &Wanted<'_>, table: &mut Table)
 async fn parts(place: &Place, broker: &Broker, wanted: &Wanted<'_>, table: &mut Table) -> Result<(), Failed> {
     let is_wanted = |part: &str| wanted.parts.iter().any(|wanted| wanted == part);
     let backlog = ["drain", "memory", "debezium"].into_iter().any(is_wanted);
+    // Before there is a log of a million events to go through.
+    if is_wanted("latency") {
+        eprintln!("latency …");
+        latency::measure(place, broker, wanted.size, table).await?;
+    }
+    if is_wanted("append") {
+        eprintln!("append …");
+        crate::tx::measure_append(place.server(), wanted.size, table).await?;
+        counter::measure(wanted.size, table).await?;
+    }
     if backlog {
         eprintln!("a backlog of {} events …", wanted.events);
         place.fill(wanted.events).await?;
@@ -61,14 +72,6 @@ async fn parts(place: &Place, broker: &Broker, wanted: &Wanted<'_>, table: &mut 
     if is_wanted("memory") {
         eprintln!("memory …");
         resident::measure(place, broker, wanted.events, table).await?;
-    }
-    if is_wanted("latency") {
-        eprintln!("latency …");
-        latency::measure(place, broker, wanted.size, table).await?;
-    }
-    if is_wanted("append") {
-        eprintln!("append …");
-        crate::tx::measure_append(place.server(), wanted.size, table).await?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use super::broker::Broker;
 use super::place::Place;
 use crate::Failed;
 use crate::table::Table;
+use crate::usage::high_water;
 
 const DRAIN_SECONDS_MAX: u64 = 600;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -57,12 +58,4 @@ async fn peak(place: &Place, broker: &Broker, events: u64, mode: &str) -> Result
     relay.terminate()?;
     relay.wait(PATIENCE)?;
     Ok(peak)
-}
-
-/// The most a process has had in memory, in bytes.
-pub(super) fn high_water(pid: u32) -> Result<u64, Failed> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kib =
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok());
-    Ok(kib.map(|kib: u64| kib * 1_024).ok_or("the kernel does not say how much memory a process has had")?)
 }
