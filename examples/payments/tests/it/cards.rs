@@ -78,7 +78,7 @@ fn a_card_is_charged_once_however_often_it_is_asked_for() {
         assert_eq!(service.pay("order-1", 4_200).status, 409);
         // When its answer is no longer kept, the provider is not even asked.
         database.sweep();
-        let late = client::pay_by_card(service.address, "order-1", 4_200).unwrap();
+        let late = settled(&service, "order-1", 4_200);
         assert_eq!((late.status, late.body["code"].as_str()), (409, Some("ALREADY_BOOKED")));
         assert_eq!(cards.charges(), [4_200]);
         assert_eq!(database.number("SELECT count(*) FROM reserved"), 0);
