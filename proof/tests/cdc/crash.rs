@@ -76,7 +76,7 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
 #[tokio::test]
 async fn what_was_not_confirmed_comes_again() {
     let Some(world) = World::new().await else { return };
-    let told = died_with_a_batch(&world, world.options().lease(Duration::from_millis(300))).await;
+    let told = died_with_a_batch(&world, world.options()).await;
     // Nothing was lost. What was confirmed just before may come again.
     assert_eq!(told.iter().filter(|text| *text != "0").collect::<Vec<_>>(), ["1", "2"]);
     world.end().await;
@@ -85,7 +85,7 @@ async fn what_was_not_confirmed_comes_again() {
 #[tokio::test]
 async fn acknowledging_what_is_not_confirmed_is_caught_losing_it() {
     let Some(world) = World::new().await else { return };
-    let options = world.options().lease(Duration::from_millis(300)).plant(PlantedBug::AckUnconfirmed);
+    let options = world.options().plant(PlantedBug::AckUnconfirmed);
     let told = died_with_a_batch(&world, options).await;
     assert_eq!(told, ["0", "2"]);
     world.end().await;

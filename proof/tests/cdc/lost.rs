@@ -87,8 +87,7 @@ async fn a_publication_made_anew_is_survived() {
 async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
     let Some(world) = World::new().await else { return };
     fill(&world, 0..12).await;
-    let outbox =
-        world.options().batch_max(4, 1 << 20).lease(Duration::from_millis(300)).open().await.unwrap();
+    let outbox = world.options().batch_max(4, 1 << 20).lease(Duration::from_secs(2)).open().await.unwrap();
     let mut source = outbox.source();
     assert_eq!(drained(&mut source, 4).await, numbers(4));
     assert_eq!(batch(&mut source).await.events.len(), 4);
@@ -105,7 +104,8 @@ async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
 async fn a_slot_that_holds_too_much_is_let_go_and_nothing_is_lost() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
-    let options = world.options().lease(Duration::from_millis(300)).held_bytes_max(1 << 20);
+    // Long enough that nobody loses it while the log grows; the slot is looked at as often.
+    let options = world.options().lease(Duration::from_secs(5)).held_bytes_max(1 << 20);
     let mut source = options.open().await.unwrap().source();
     fill(&world, 0..2).await;
     drained(&mut source, 2).await;
@@ -140,8 +140,7 @@ async fn a_slot_that_holds_too_much_while_the_table_is_read_is_let_go_and_the_wa
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
     fill(&world, 0..4).await;
-    let options =
-        world.options().lease(Duration::from_millis(300)).held_bytes_max(1 << 20).batch_max(1, 1 << 20);
+    let options = world.options().lease(Duration::from_secs(5)).held_bytes_max(1 << 20).batch_max(1, 1 << 20);
     let mut source = options.open().await.unwrap().source();
     drained(&mut source, 1).await;
     // From the table, and the sink is down.
@@ -241,7 +240,7 @@ async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made
     fill(&world, 0..2).await;
     // Making a slot waits for it.
     held.batch_execute(&format!("BEGIN; {}", insert("b", "held"))).await.unwrap();
-    let outbox = world.options().lease(Duration::from_millis(300)).open().await.unwrap();
+    let outbox = world.options().lease(Duration::from_secs(2)).open().await.unwrap();
     let mut first = outbox.source();
     for _ in 0..5 {
         assert!(first.next().await.unwrap().is_none());

@@ -85,7 +85,7 @@ async fn an_event_that_fails_is_tried_again_by_itself_and_a_skipped_one_is_given
 async fn what_is_set_aside_is_set_aside_once_whatever_the_slot_repeats() {
     let Some(world) = World::new().await else { return };
     let desk = PostgresOutbox::open(&world.url()).await.unwrap();
-    let outbox = world.options().lease(Duration::from_millis(300)).open().await.unwrap();
+    let outbox = world.outbox().await;
     let mut source = outbox.source();
     fill(&world, &[("z", "z0")]).await;
     assert_eq!(texts(&batch(&mut source).await), ["z0"]);

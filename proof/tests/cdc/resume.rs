@@ -15,7 +15,7 @@ fn transaction(texts: std::ops::Range<u32>) -> String {
 
 /// A source past its first event, so that it streams. Nothing is written down by itself.
 async fn streaming(world: &World) -> impl Source + use<> {
-    let options = world.options().note_every(Duration::from_secs(60)).lease(Duration::from_millis(300));
+    let options = world.options().note_every(Duration::from_secs(60));
     let mut source = options.batch_max(4, 1 << 20).open().await.unwrap().source();
     world.connect().await.batch_execute(&insert("z", "z")).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["z"]);
@@ -37,7 +37,7 @@ async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
     let left_out: Vec<Uuid> = vec![given.events[2].event.id()];
     let position = Position::from_bytes(&given.position.to_bytes()).unwrap();
     drop(source);
-    let options = world.options().batch_max(4, 1 << 20).lease(Duration::from_millis(300));
+    let options = world.options().batch_max(4, 1 << 20);
     let mut source = options.open().await.unwrap().source();
     source.resume(Some(&Reached { position, left_out })).await.unwrap();
     let mut told = Vec::new();
@@ -91,7 +91,7 @@ async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     // The sink has the first of them, and the relay dies.
     let reached = Reached { position: retried.position, left_out: vec![retried.events[1].event.id()] };
     drop(source);
-    let mut source = world.options().lease(Duration::from_millis(300)).open().await.unwrap().source();
+    let mut source = world.outbox().await.source();
     source.resume(Some(&reached)).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["3"]);
     source.done(&[Settled::Confirmed]).await.unwrap();
@@ -107,11 +107,12 @@ async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
     world.connect().await.batch_execute(&transaction(0..1)).await.unwrap();
     let position = batch(&mut source).await.position;
     drop(source);
-    let options = world.options().lease(Duration::from_millis(300));
+    let options = world.options();
     let stopped = async |position: Position| -> SourceError {
         let mut source = options.clone().open().await.unwrap().source();
         source.resume(Some(&Reached { position, left_out: Vec::new() })).await.unwrap();
-        for _ in 0..300 {
+        // The lease of the one before it is waited for.
+        for _ in 0..3_000 {
             if let Err(error) = source.next().await {
                 return error;
             }

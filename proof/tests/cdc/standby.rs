@@ -7,7 +7,7 @@ use semel::relay::{Settled, Source, SourceError};
 use crate::sink::TestSink;
 use crate::world::{Running, World, batch, insert, quick, texts};
 
-const LEASE: Duration = Duration::from_millis(400);
+const LEASE: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn another_takes_over_from_one_that_dies_and_at_once_from_one_that_leaves() {

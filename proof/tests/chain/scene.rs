@@ -46,7 +46,7 @@ impl Scene {
         let options: PgConnectOptions = cluster.url().parse().unwrap();
         let pool = PgPoolOptions::new()
             .max_connections(u32::try_from(WRITERS).unwrap() + 1)
-            .acquire_timeout(Duration::from_secs(5))
+            .acquire_timeout(Duration::from_secs(20))
             .connect_with(options.options([("search_path", SCHEMA)]))
             .await
             .unwrap();

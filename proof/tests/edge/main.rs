@@ -29,14 +29,14 @@ thread_local! {
 async fn open(service: Service) -> AnyStore {
     let lease = require(service).expect("it was there a moment ago");
     let place = Place::on(service, lease.url()).await;
-    let store = place.store().await;
+    let store = place.patient_store().await;
     MADE.with_borrow_mut(|made| made.push((place, lease)));
     store
 }
 
 async fn open_tiered() -> AnyStore {
     let cache = require(Service::Redis).expect("it was there a moment ago");
-    let url = format!("{}?prefix=edge{:x}&timeout=1000", cache.url(), fastrand::u64(..));
+    let url = format!("{}?prefix=edge{:x}&timeout=5000", cache.url(), fastrand::u64(..));
     AnyStore::new(TieredStore::open(open(Service::Postgres).await, &url, &Metrics::new()).await.unwrap())
 }
 

@@ -11,7 +11,7 @@ use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, alone, require};
 use tokio_postgres::NoTls;
 
-use crate::place::{Place, open};
+use crate::place::{Place, open, patient};
 use crate::scene::Scene;
 
 /// How long others have all connections.
@@ -106,7 +106,7 @@ async fn all_connections_of_redis_are_taken() {
     let place = Place::on(Service::Redis, server.url()).await;
     let scene = Scene::new(place.store().await);
     let client = ::redis::Client::open(server.url()).unwrap();
-    let mut admin = client.get_multiplexed_async_connection().await.unwrap();
+    let mut admin = patient(server.url()).await;
     let fault = async || {
         say::<()>(&mut admin, &format!("CONFIG SET maxclients {CONNECTIONS}")).await;
         say::<()>(&mut admin, "CLIENT SETNAME taker").await;

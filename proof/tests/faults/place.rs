@@ -64,6 +64,13 @@ impl Place {
         open(&self.url()).await.expect("the store opens")
     }
 
+    /// The same with time-outs that a busy machine keeps, for who is not to see them run out.
+    pub(crate) async fn patient_store(&self) -> AnyStore {
+        let url = self.url().replace("timeout=1s", "timeout=30s");
+        let url = url.replace("timeout-ms=1000", "timeout-ms=30000").replace("timeout=1000", "timeout=30000");
+        open(&url).await.expect("the store opens")
+    }
+
     /// A statement beside the store.
     pub(crate) async fn say(&self, sql: String) {
         match self.service {
@@ -102,6 +109,14 @@ impl Drop for Place {
         });
         let _ = dropping.join();
     }
+}
+
+/// A line to Redis beside the store. Asked for nothing else, a client gives up after half a second.
+pub(crate) async fn patient(url: &str) -> ::redis::aio::MultiplexedConnection {
+    let limit = Some(std::time::Duration::from_secs(30));
+    let config =
+        ::redis::AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
+    ::redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 pub(crate) async fn open(url: &str) -> Result<AnyStore, StoreError> {

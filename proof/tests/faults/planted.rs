@@ -96,7 +96,15 @@ async fn a_store_that_takes_doubt_for_no_is_caught() {
     let scene = Scene::new(Planted::on(store, Bug::DoubtIsNo(Mutex::default())));
     let fault = async || {
         for _ in 0..20 {
+            let before = proxy.dropped();
             proxy.set(Fault::DropResponse);
+            // On a busy machine nobody may be under way for a while.
+            let lost = async {
+                while proxy.dropped() == before {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let _ = tokio::time::timeout(Duration::from_secs(5), lost).await;
             tokio::time::sleep(Duration::from_millis(15)).await;
             proxy.set(Fault::Pass);
             tokio::time::sleep(Duration::from_millis(80)).await;

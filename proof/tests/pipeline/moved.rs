@@ -7,7 +7,7 @@ use crate::SOON;
 use crate::scene::{Scene, stop};
 
 /// How often a rebalance is tried to meet an open transaction.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 10;
 
 async fn partitions_move(how: &str) {
     let Some(kafka) = require(Service::Kafka) else { return };

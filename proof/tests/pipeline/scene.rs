@@ -182,10 +182,10 @@ impl Scene {
         let ends = topics.len() * usize::try_from(PARTITIONS).unwrap();
         let max = self.published.values().sum::<usize>() * topics.len() + ends;
         let mut lines = Vec::new();
-        // On a busy machine it may give up before its first fetch.
-        for _ in 0..3 {
+        // On a busy machine it may give up before its first fetch, or between two.
+        for _ in 0..5 {
             lines = console_consumer_of(&self.brokers, &topics, committed, max, PATIENCE).unwrap();
-            if !lines.is_empty() {
+            if lines.len() >= max || lines.iter().filter(|line| *line == END).count() >= ends {
                 break;
             }
         }

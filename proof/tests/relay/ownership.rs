@@ -9,7 +9,7 @@ use testkit::proxy::{Fault, Proxy};
 use crate::sink::TestSink;
 use crate::world::{Postgres, Running, drained, insert, quick};
 
-const LEASE: Duration = Duration::from_millis(300);
+const LEASE: Duration = Duration::from_millis(1_500);
 
 /// Two believe to own everything: the first slept beyond its lease. Gives what the first one's word was worth, and what
 /// a third finds afterwards.

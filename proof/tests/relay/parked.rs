@@ -156,7 +156,7 @@ async fn a_failing_key_holds_nobody_up_for_long() {
     fill(&world, &[("b", "b1")]).await;
     sink.wait_for(1).await;
     let calls = sink.state().calls;
-    assert!(calls <= 4, "the failing key was tried {} times before another's turn", calls - 1);
+    assert!(calls <= 10, "the failing key was tried {} times before another's turn", calls - 1);
     // Tried again by itself, in vain; also that holds nobody up for longer.
     while sink.state().calls == calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -164,7 +164,7 @@ async fn a_failing_key_holds_nobody_up_for_long() {
     let calls = sink.state().calls;
     fill(&world, &[("b", "b2")]).await;
     sink.wait_for(2).await;
-    assert!(sink.state().calls <= calls + 4);
+    assert!(sink.state().calls <= calls + 10);
     sink.state().failing.clear();
     sink.wait_for(4).await;
     assert_eq!(sink.first_of_each()["a"], ["a1", "a2"]);
@@ -199,7 +199,8 @@ async fn a_broker_that_is_down_loses_and_parks_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     let Some(world) = Postgres::new().await else { return };
-    let outbox = world.options().batch_max(1, 1 << 20).open().await.unwrap();
+    let options = world.options().lease(Duration::from_secs(10));
+    let outbox = options.batch_max(1, 1 << 20).open().await.unwrap();
     fill(&world, &[("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]).await;
     let mut source = outbox.source();
     let parked = Settled::Parked { error: REFUSED.into(), for_good: true, alone: false };

@@ -10,6 +10,8 @@ use crate::world::{Postgres, insert, quick};
 
 /// Longer than any test.
 const SELDOM: Duration = Duration::from_secs(3_600);
+/// So long that a busy machine does not have it lost, after which nobody would look again.
+const LEASE: Duration = Duration::from_secs(60);
 const EVENTS: usize = 20;
 
 /// Appends one event after the other, each when the one before it has come.
@@ -33,7 +35,8 @@ async fn woken_each_time(source: impl Source, mut append: impl AsyncFnMut(String
 #[tokio::test]
 async fn in_sqlite_an_event_does_not_wait_for_the_next_look() {
     let (_directory, path, outbox) = sqlite::file();
-    woken_each_time(outbox.source(), async |text: String| sqlite::append(&path, &[("a", &text)])).await;
+    let source = outbox.lease(LEASE).source();
+    woken_each_time(source, async |text: String| sqlite::append(&path, &[("a", &text)])).await;
 }
 
 #[tokio::test]
@@ -41,6 +44,7 @@ async fn in_postgresql_an_event_does_not_wait_for_the_next_look() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
     let append = async |text: String| client.batch_execute(&insert("a", &text)).await.unwrap();
-    woken_each_time(world.outbox().await.source(), append).await;
+    let source = world.options().lease(LEASE).open().await.unwrap().source();
+    woken_each_time(source, append).await;
     world.end().await;
 }

@@ -64,7 +64,7 @@ impl Postgres {
     }
 
     pub fn options(&self) -> PostgresOutboxOptions {
-        PostgresOutbox::options(&self.url()).unwrap().lease(Duration::from_secs(1))
+        PostgresOutbox::options(&self.url()).unwrap().lease(Duration::from_secs(3))
     }
 
     pub async fn outbox(&self) -> PostgresOutbox {

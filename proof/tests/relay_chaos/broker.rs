@@ -107,7 +107,7 @@ impl Follower {
         let places = self.places();
         let mut shown = Vec::new();
         // Control records take places too; and on a busy machine it may give up before its first fetch.
-        for _ in 0..3 {
+        for _ in 0..5 {
             shown = console_consumer_shown(bootstrap, &self.topic, places.max(1)).unwrap();
             if shown.len() >= self.seen.len() {
                 break;

@@ -7,7 +7,7 @@ use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, alone, require};
 
 use crate::postgres::connect as postgres;
-use crate::redis::connect;
+use crate::redis::{connect, connect_with};
 use crate::{soon, unique};
 
 /// Long enough to see that nothing comes.
@@ -84,7 +84,7 @@ async fn a_paused_redis_is_deaf_and_answers_when_resumed() {
 async fn a_dropped_answer_leaves_a_write_that_happened() {
     let Some(server) = require(Service::Redis) else { return };
     let proxy = Proxy::start(server.url().trim_start_matches("redis://")).unwrap();
-    let mut through = connect(&format!("redis://{}", proxy.addr())).await;
+    let mut through = connect_with(&format!("redis://{}", proxy.addr()), Duration::from_secs(5)).await;
     let key = unique("in-doubt");
     proxy.set(Fault::DropResponse);
     assert!(soon(through.set::<_, _, ()>(&key, "done")).await.is_err(), "the answer got through");

@@ -1,12 +1,23 @@
+use std::time::Duration;
+
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{AsyncCommands, Script};
 use testkit::services::{Service, require};
 
 use crate::{soon, unique};
 
+/// With patience: asked for nothing else, a client gives up after half a second.
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
+    connect_with(url, Duration::from_secs(30)).await
+}
+
+/// One that waits so long for an answer.
+pub(crate) async fn connect_with(url: &str, patience: Duration) -> MultiplexedConnection {
     let client = redis::Client::open(url).expect("an address");
-    soon(client.get_multiplexed_async_connection()).await.expect("connect")
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(30)))
+        .set_response_timeout(Some(patience));
+    soon(client.get_multiplexed_async_connection_with_config(&config)).await.expect("connect")
 }
 
 const CLAIM: &str = r"

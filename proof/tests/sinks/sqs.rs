@@ -204,7 +204,7 @@ async fn what_is_in_doubt_for_longer_than_repeats_are_known_is_parked_and_not_se
     let Some(sqs) = Sqs::new() else { return };
     let topic = sqs.topic("doubt");
     let proxy = Proxy::start(sqs.lease.url().trim_start_matches("http://")).unwrap();
-    let (window, timeout) = (Duration::from_secs(2), Duration::from_secs(1));
+    let (window, timeout) = (Duration::from_secs(2), Duration::from_secs(10));
     let open = |in_doubt| {
         let options = options(&format!("http://{}", proxy.addr())).window(window).timeout(timeout);
         options.in_doubt(in_doubt).open().unwrap()

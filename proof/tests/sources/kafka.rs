@@ -1,11 +1,12 @@
 //! Kafka: a topic and a group of its name, for scenes and for the laws of all sources.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
@@ -15,6 +16,9 @@ use testkit::services;
 
 use crate::scene::Broker;
 use crate::{SOON, unique};
+
+/// For one question; it is asked again.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Kafka {
     pub brokers: String,
@@ -81,23 +85,37 @@ impl Broker for Kafka {
         self.send(&all).await;
     }
 
+    /// A broker that is back, or a topic that is new: not everybody knows it yet.
     async fn behind(&self) -> usize {
+        let until = Instant::now() + SOON;
+        loop {
+            match self.try_behind() {
+                Ok(behind) => return behind,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+impl Kafka {
+    fn try_behind(&self) -> KafkaResult<usize> {
         let group: BaseConsumer = ClientConfig::new()
             .set("bootstrap.servers", &self.brokers)
             .set("group.id", &self.topic)
-            .create()
-            .unwrap();
+            .create()?;
         let mut parts = TopicPartitionList::new();
         parts.add_partition_range(&self.topic, 0, self.partitions - 1);
-        let committed = group.committed_offsets(parts, SOON).unwrap();
-        let behind = committed.elements().into_iter().map(|part| {
-            let (low, high) = group.fetch_watermarks(&self.topic, part.partition(), SOON).unwrap();
-            match part.offset() {
+        let committed = group.committed_offsets(parts, PATIENCE)?;
+        let mut behind = 0;
+        for part in committed.elements() {
+            let (low, high) = group.fetch_watermarks(&self.topic, part.partition(), PATIENCE)?;
+            behind += match part.offset() {
                 Offset::Offset(offset) => high - offset,
                 _ => high - low,
-            }
-        });
-        usize::try_from(behind.sum::<i64>()).unwrap()
+            };
+        }
+        Ok(usize::try_from(behind).unwrap())
     }
 }
 

@@ -16,7 +16,7 @@ use semel::source::{Settle, Source};
 use testkit::services::{self, Service, require};
 
 use crate::scene::{Broker, Scene, stop};
-use crate::{crash, outage, planted, unique};
+use crate::{SOON, crash, outage, planted, unique};
 
 pub struct JetStream {
     context: jetstream::Context,
@@ -25,7 +25,8 @@ pub struct JetStream {
 
 impl JetStream {
     async fn at(url: &str, name: &str) -> Self {
-        let context = jetstream::new(async_nats::connect(url).await.unwrap());
+        let mut context = jetstream::new(async_nats::connect(url).await.unwrap());
+        context.set_timeout(SOON);
         Self { context, name: name.to_owned() }
     }
 
@@ -199,7 +200,7 @@ async fn a_stream_that_is_made_anew_is_another_lineage() {
         stream.send(&[("semel-id", "e-1")], "{}".into()).await;
         let mut source = NatsSource::options(nats.url(), &name, "reader").open().unwrap();
         assert_eq!(source.retention().await, Some(Duration::from_secs(3_600)));
-        let came = source.receive(1, crate::SOON).await.unwrap();
+        let came = source.receive(1, SOON).await.unwrap();
         source.settle(&[(came[0].receipt, Settle::Done)]).await.unwrap();
         assert_eq!((came[0].from.as_str(), came[0].place.clone()), (name.as_str(), format!("{name}/1")));
         assert_eq!(came[0].key.as_deref(), Some(name.as_str()), "without a key the subject is it");
@@ -220,7 +221,7 @@ async fn what_the_sink_wrote_the_source_reads() {
     let published = NatsSink::options(nats.url()).open().publish(&[event.into()]).await;
     assert_eq!(published, [Published::Confirmed]);
     let mut source = NatsSource::options(nats.url(), &name, "reader").open().unwrap();
-    let came = source.receive(1, crate::SOON).await.unwrap();
+    let came = source.receive(1, SOON).await.unwrap();
     assert_eq!(came[0].key.as_deref(), Some("account-7"));
     assert_eq!(came[0].header("semel-id"), Some(id.as_str()));
     source.leave().await.unwrap();

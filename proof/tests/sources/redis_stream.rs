@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamInfoGroupsReply;
-use redis::{AsyncCommands, Client, RedisError};
+use redis::{AsyncCommands, AsyncConnectionConfig, Client, RedisError};
 use semel::conformance::source::{Abilities, Lease, Sent, SourceHarness};
 use semel::source::redis_stream::RedisStreamSource;
 use semel::source::{Receipt, Settle, Source};
@@ -17,7 +17,7 @@ use crate::{SOON, unique};
 
 const WAIT: Duration = Duration::from_millis(200);
 /// After this long the silent are taken for dead.
-const SILENCE: Duration = Duration::from_millis(800);
+const SILENCE: Duration = Duration::from_secs(3);
 
 pub struct RedisStream {
     client: Client,
@@ -30,7 +30,11 @@ impl RedisStream {
     }
 
     async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
-        self.client.get_multiplexed_async_connection().await
+        // Asked for nothing else, a client gives up after half a second.
+        let patient = Some(Duration::from_secs(30));
+        let config =
+            AsyncConnectionConfig::new().set_connection_timeout(patient).set_response_timeout(patient);
+        self.client.get_multiplexed_async_connection_with_config(&config).await
     }
 
     async fn try_publish(&self, sent: &[(String, usize)]) -> Result<(), RedisError> {
@@ -78,8 +82,12 @@ impl Broker for RedisStream {
 }
 
 fn open(url: &str, scene: &Scene<RedisStream>, consumer: &str) -> RedisStreamSource {
+    open_with(url, scene, consumer, SILENCE)
+}
+
+fn open_with(url: &str, scene: &Scene<RedisStream>, consumer: &str, silence: Duration) -> RedisStreamSource {
     let options = RedisStreamSource::options(url, &scene.name, &scene.name).unwrap();
-    options.consumer(consumer).claim_after(SILENCE).open().unwrap()
+    options.consumer(consumer).claim_after(silence).open().unwrap()
 }
 
 /// The oldest go until so many are left.
@@ -115,8 +123,9 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     // What was left is another's at once, without a silence.
     source.leave().await.unwrap();
     assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
-    let mut other = open(redis.url(), &scene, "other");
-    let rest = other.receive(100, WAIT).await.unwrap();
+    // It would wait longer for a silence than this test for messages: what comes was not claimed after one.
+    let mut other = open_with(redis.url(), &scene, "other", SOON * 2);
+    let rest = receive(&mut other, 30).await;
     assert_eq!(places(&rest), places(&again[5..]));
     other.settle(&all(&rest, Settle::Done)).await.unwrap();
     assert_eq!(scene.behind().await, 0);
@@ -229,8 +238,7 @@ impl SourceHarness for Law {
     }
 
     async fn publish(&self, queue: &str, messages: &[Sent]) {
-        let client = redis::Client::open(self.0.url()).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let mut connection = RedisStream::new(self.0.url(), queue).connection().await.unwrap();
         for message in messages {
             let mut fields: Vec<(&str, &[u8])> = vec![("semel-payload", &message.payload)];
             fields.extend(message.key.as_deref().map(|key| ("semel-key", key.as_bytes())));

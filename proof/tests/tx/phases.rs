@@ -14,7 +14,8 @@ use crate::world::{World, asked, book, intent};
 
 const NAMES: [&str; 3] = ["reserve", "charge", "confirm"];
 /// A lease that runs out while a test waits, and not while a slow machine takes two steps.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(1_500);
+/// One that may run out at any time.
 const VERY_SHORT: Duration = Duration::from_millis(200);
 
 fn phases(key: &str) -> Phases {

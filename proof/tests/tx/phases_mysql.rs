@@ -16,7 +16,10 @@ use crate::world::{asked, intent};
 
 const NAMES: [&str; 3] = ["reserve", "charge", "confirm"];
 /// A lease that runs out while a test waits, and not while a slow machine takes two steps.
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(1_500);
+/// One that lasts while large results are written.
+const LONG: Duration = Duration::from_secs(10);
+/// One that may run out at any time.
 const VERY_SHORT: Duration = Duration::from_millis(200);
 
 fn phases(key: &str) -> Phases {
@@ -349,7 +352,7 @@ async fn results_that_could_not_be_read_again_are_refused() {
     let fit = usize::try_from(packet / each).unwrap();
     let names: Vec<String> = (0..fit + 3).map(|n| format!("p{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let phases = Phases::new(&intent("a"), asked(1), &names).unwrap().lease(Duration::from_secs(2));
+    let phases = Phases::new(&intent("a"), asked(1), &names).unwrap().lease(LONG);
     let mut run = running(&world.pool, &phases).await;
     let mut done = 0;
     for name in &names {
@@ -369,7 +372,7 @@ async fn results_that_could_not_be_read_again_are_refused() {
     }
     assert!(done + 1 >= fit && done <= fit, "{done} of {fit}");
     // What was taken can be read.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    tokio::time::sleep(LONG + Duration::from_secs(1)).await;
     let again = running(&world.pool, &phases).await;
     assert_eq!(again.next(), names[done]);
     world.end().await;

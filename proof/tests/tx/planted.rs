@@ -1,9 +1,10 @@
 //! Bugs planted into the functions in the database, and the checks that catch them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use semel::store::postgres::SQL;
-use semel::tx::once_tx;
+use semel::tx::Once;
 
 use crate::world::{World, asked, intent};
 
@@ -12,7 +13,7 @@ const FENCE: &str = "    WHERE i.epoch = p_seen AND (p_carry = 0 OR i.state NOT 
 const SNAPSHOT: &str = "    OUT outcome     bytea\n)\nLANGUAGE plpgsql VOLATILE";
 /// Between the statement's snapshot and the lock there is time for others to commit.
 const SLOW_LOCK: &str =
-    "PERFORM pg_sleep(0.03);\n    locked := pg_try_advisory_xact_lock(p_lock);\n    -- All in one";
+    "PERFORM pg_sleep(0.1);\n    locked := pg_try_advisory_xact_lock(p_lock);\n    -- All in one";
 
 fn planted(bugs: &[(&str, &str)]) -> String {
     bugs.iter().fold(SQL.to_owned(), |sql, (sound, bug)| {
@@ -21,8 +22,12 @@ fn planted(bugs: &[(&str, &str)]) -> String {
     })
 }
 
+/// How long the work takes, in seconds: nothing much, or so long that duplicates meet also on a busy machine.
+const QUICK: f64 = 0.02;
+const SLOW: f64 = 0.2;
+
 /// What duplicates from many tasks find: `Err` says what is wrong.
-async fn judge(sql: &str) -> Option<Result<(), String>> {
+async fn judge(sql: &str, work: f64) -> Option<Result<(), String>> {
     let world = World::with(sql).await?;
     let pool = world.pool(32).await;
     let tasks: Vec<_> = (0..32)
@@ -32,10 +37,12 @@ async fn judge(sql: &str) -> Option<Result<(), String>> {
                 let key = format!("k{}", task / 8);
                 let mut tx = pool.begin().await.unwrap();
                 let intent = intent(&key);
-                let paid = once_tx(&mut tx, &intent, asked(1), async |tx| {
+                // Longer than anybody waits here, also on a busy machine.
+                let once = Once::new(&intent, asked(1)).wait(Duration::from_secs(60));
+                let paid = once.run_tx(&mut tx, async |tx| {
                     let insert =
-                        "INSERT INTO payment (name, cents) SELECT $1, 1 FROM pg_sleep(0.02) RETURNING id";
-                    sqlx::query_scalar::<_, i64>(insert).bind(&key).fetch_one(&mut *tx).await
+                        "INSERT INTO payment (name, cents) SELECT $1, 1 FROM pg_sleep($2) RETURNING id";
+                    sqlx::query_scalar::<_, i64>(insert).bind(&key).bind(work).fetch_one(&mut *tx).await
                 });
                 let paid = paid.await.map_err(|error| error.to_string())?.value;
                 tx.commit().await.map_err(|error| error.to_string())?;
@@ -65,7 +72,7 @@ async fn judge(sql: &str) -> Option<Result<(), String>> {
 #[tokio::test]
 async fn what_is_sound_passes_however_slow_the_lock() {
     for sql in [SQL.to_owned(), planted(&[(LOCK, SLOW_LOCK)])] {
-        let Some(judged) = judge(&sql).await else { return };
+        let Some(judged) = judge(&sql, QUICK).await else { return };
         assert_eq!(judged, Ok(()));
     }
 }
@@ -73,7 +80,7 @@ async fn what_is_sound_passes_however_slow_the_lock() {
 #[tokio::test]
 async fn without_the_lock_duplicates_run_into_each_other() {
     let free = LOCK.replace("pg_try_advisory_xact_lock(p_lock)", "true");
-    let Some(judged) = judge(&planted(&[(LOCK, &free)])).await else { return };
+    let Some(judged) = judge(&planted(&[(LOCK, &free)]), SLOW).await else { return };
     // The record's epoch still keeps the second from committing: an error instead of a replay.
     assert!(judged.clone().unwrap_err().contains("in the meantime"), "{judged:?}");
 }
@@ -81,13 +88,14 @@ async fn without_the_lock_duplicates_run_into_each_other() {
 #[tokio::test]
 async fn without_lock_and_fence_there_are_two_rows() {
     let free = LOCK.replace("pg_try_advisory_xact_lock(p_lock)", "true");
-    let Some(judged) = judge(&planted(&[(LOCK, &free), (FENCE, "")])).await else { return };
+    let Some(judged) = judge(&planted(&[(LOCK, &free), (FENCE, "")]), SLOW).await else { return };
     assert!(judged.clone().unwrap_err().contains("rows for 4 intents"), "{judged:?}");
 }
 
 #[tokio::test]
 async fn with_the_snapshot_of_before_the_lock_the_answer_is_not_seen() {
     let stable = SNAPSHOT.replace("VOLATILE", "STABLE");
-    let Some(judged) = judge(&planted(&[(LOCK, SLOW_LOCK), (SNAPSHOT, &stable)])).await else { return };
+    let sql = planted(&[(LOCK, SLOW_LOCK), (SNAPSHOT, &stable)]);
+    let Some(judged) = judge(&sql, QUICK).await else { return };
     assert!(judged.is_err(), "{judged:?}");
 }

@@ -114,7 +114,7 @@ async fn of_guards_and_transactions_at_once_one_has_its_effect() {
                     let key = format!("k{}-{round}", task / 8);
                     if task.is_multiple_of(2) {
                         let mut tx = pool.begin().await.unwrap();
-                        let once = Once::new(&intent(&key), asked(1)).wait(Duration::from_secs(20));
+                        let once = Once::new(&intent(&key), asked(1)).wait(Duration::from_secs(60));
                         once.run_tx(&mut tx, async |tx| book(tx, &key, 1).await).await.unwrap();
                         tx.commit().await.unwrap();
                         continue;

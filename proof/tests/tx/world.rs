@@ -94,7 +94,7 @@ impl World {
 
     /// The same, when that many have.
     pub async fn until_looked(&self, callers: usize) -> Vec<(i32, String)> {
-        for _ in 0..500 {
+        for _ in 0..2_000 {
             let looks = self.looks_of_waiting().await;
             if looks.len() == callers {
                 return looks;

@@ -12,14 +12,14 @@ use crate::upstream::Upstream;
 use crate::wire::{connect, exchange, payment};
 
 /// Long enough for a restart on a busy machine to be well within it.
-const LEASE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(15);
 const CONFIG: &str = r#"
 log = "warn"
 [scope]
 single_tenant = true
 [[operation]]
 match = "POST /v1/payment_intents"
-lease = "5s"
+lease = "15s"
 lookup = "GET /v1/payment_intents/by-key/{key}"
 lookup_settle = "100ms"
 "#;
@@ -73,7 +73,8 @@ fn killed_at(point: &'static str) -> String {
     {
         assert!(held > 0, "{point}: what was claimed is held until the lease is over: {now:?}");
     }
-    let until = Instant::now() + SOON;
+    // The lease has to end first.
+    let until = Instant::now() + LEASE + SOON;
     for (key, got) in keys.iter().zip(&mut now) {
         while !matches!(got, Got::Paid(_)) {
             assert!(Instant::now() < until, "{point}: {key} is not settled: {got:?}");

@@ -98,7 +98,7 @@ const UNCERTAIN: &str = "IDEMPOTENCY_OUTCOME_UNCERTAIN";
 /// One operation with these settings; its lease is short, because a dead owner's has to run out.
 fn operation(path: &str, settings: &str) -> String {
     format!(
-        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST {path}\"\nlease = \"300ms\"\n\
+        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST {path}\"\nlease = \"2s\"\n\
          {settings}\n"
     )
 }
@@ -115,7 +115,7 @@ fn json(gateway: &Gateway, key: &str, body: &str) -> Answer {
 
 /// Asks until it is not told "in progress" any more.
 fn settled(gateway: &Gateway, path: &str) -> Answer {
-    for _ in 0..400 {
+    for _ in 0..1_600 {
         let answer = gateway.post(path, "k", "x");
         if answer.code() != IN_PROGRESS {
             return answer;
@@ -203,7 +203,7 @@ fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
         gateway = start(&shelf, kind, &upstream.url(), &config);
     }
     caller.join().unwrap();
-    let retry = (0..400).find_map(|_| {
+    let retry = (0..1_600).find_map(|_| {
         let answer = settled(&gateway, path);
         // Too early to believe "not found": the retry is told when.
         if answer.code() == UNCERTAIN {

@@ -10,7 +10,7 @@ use crate::upstream::Upstream;
 fn killed_at(point: &str, effect: &str) -> (Upstream, crate::client::Answer) {
     let (place, upstream) = (Place::new(), Upstream::start());
     let config = format!(
-        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST /pay\"\nlease = \"200ms\"\n\
+        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST /pay\"\nlease = \"1s\"\n\
          effect = \"{effect}\"\n"
     );
     let mut gateway = place.start_before(&upstream.url(), &[], &config, Some(point));

@@ -10,7 +10,7 @@ use crate::gateway::{Gateway, Place, configured, plain};
 use crate::upstream::Upstream;
 
 const UNCERTAIN: &str = "IDEMPOTENCY_OUTCOME_UNCERTAIN";
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One operation on `/cut`, where the effect happens and the answer is lost, with these settings.
 fn cut(settings: &str) -> (Place, Upstream, Gateway) {
@@ -74,7 +74,7 @@ fn a_keyed_effect_is_run_again() {
 
 #[test]
 fn a_service_that_takes_too_long_is_in_doubt_too() {
-    let (_place, upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nresponse = \"200ms\"\n");
+    let (_place, upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nresponse = \"2s\"\n");
     assert_eq!(told(&gateway.post("/never", "k-1", "x")), (504, UNCERTAIN));
     assert_eq!(told(&gateway.post("/never", "k-1", "x")), (409, UNCERTAIN));
     assert_eq!(upstream.effects("k-1"), 1);
@@ -137,7 +137,7 @@ fn a_lookup_that_finds_it_settles_it() {
 
 #[test]
 fn a_lookup_that_finds_nothing_lets_it_run_again() {
-    let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"300ms\"\n\
+    let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"3s\"\n\
                   [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
     // It stands at the gate and has not happened yet.

@@ -171,7 +171,8 @@ fn connections_to_the_service_are_kept_and_a_closed_one_is_noticed() {
     // in doubt because of that.
     for n in 0..20 {
         assert_eq!(gateway.post("/stale", &format!("k-{n}"), "x").status, 200);
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        // As long as a busy machine may take between the answer and the close.
+        std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
 

@@ -99,7 +99,7 @@ impl Upstream {
 
     /// Waits until so many requests were seen.
     pub(crate) fn wait_for(&self, requests: usize) {
-        for _ in 0..4_000 {
+        for _ in 0..12_000 {
             if self.shared.seen.lock().unwrap().len() >= requests {
                 return;
             }

@@ -206,7 +206,7 @@ impl Topic {
     pub(crate) fn consume(&self, group: &str, to: &Endpoint, args: &[&str]) -> Relay {
         let (from, to, store) = (self.from(group), to.url(), self.store());
         let base = ["consume", "--from", &from, "--to", &to, "--store", &store, "--admin", "127.0.0.1:0"];
-        let usual = ["--name", "mail", "--lease", "1s", "--timeout", "500ms", "--pause-max", "500ms"];
+        let usual = ["--name", "mail", "--lease", "1s", "--timeout", "5s", "--pause-max", "500ms"];
         let command = command(&[&base[..], &usual, args].concat());
         Relay::spawn(command, "consuming from ")
     }

@@ -66,7 +66,7 @@ mod postgres {
         corner.sql(&INSERT.replace("TOPIC", "payments"));
         assert_eq!(states(&url), ["waiting"; 100]);
         let relay = Relay::start(&url, &format!("{}?prefix={prefix}:", redis.url()), &[]);
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 100.0);
         relay.wait_for_metric("semel_relay_lanes", |lanes| lanes == 16.0);
         let listed =
             semel(&["outbox", "ls", "--from", &url, "--key", "k-3", "--oldest-first", "--json"]).json();
@@ -84,6 +84,20 @@ mod postgres {
         assert_eq!(states(&url), ["published"; 200]);
     }
 
+    /// What Kafka's own consumer sees of the committed. It gives up when nothing has come for a few seconds, which on a busy
+    /// machine may be before its first fetch.
+    #[cfg(feature = "kafka")]
+    fn consumed(bootstrap: &str, topic: &str, at_least: usize, max: usize) -> Vec<String> {
+        let mut lines = Vec::new();
+        for _ in 0..5 {
+            lines = testkit::services::kafka::console_consumer(bootstrap, topic, true, max).unwrap();
+            if lines.len() >= at_least {
+                break;
+            }
+        }
+        lines
+    }
+
     #[cfg(feature = "kafka")]
     #[test]
     fn from_postgres_to_kafka_read_by_its_own_consumer() {
@@ -93,11 +107,12 @@ mod postgres {
         assert_eq!((&checked["delivery"], &checked["holds"]), (&"at_least_once".into(), &true.into()));
         corner.sql(&INSERT.replace("TOPIC", &corner.schema));
         let relay = Relay::start(&url, &to, &[]);
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 100.0);
         assert!(relay.stop().status.success());
-        let mut read =
-            testkit::services::kafka::console_consumer(kafka.url(), &corner.schema, true, 100).unwrap();
+        let mut read = consumed(kafka.url(), &corner.schema, 100, 200);
         read.sort();
+        // At least once.
+        read.dedup();
         let mut told: Vec<String> = (1..=100).map(|n| format!("{{\"n\":{n}}}")).collect();
         told.sort();
         assert_eq!(read, told);
@@ -122,7 +137,7 @@ mod postgres {
         relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
         assert_eq!(relay.wait_for_ready(200), "ready\n");
         assert!(relay.stop().status.success());
-        let read = testkit::services::kafka::console_consumer(kafka.url(), &topic, true, 300).unwrap();
+        let read = consumed(kafka.url(), &topic, 200, 300);
         assert_eq!(read.len(), 200);
     }
 
@@ -141,11 +156,11 @@ mod postgres {
         assert_eq!((&report["mode"], about("rights").unwrap()["ok"].as_bool()), (&"cdc".into(), Some(true)));
         corner.sql(&INSERT.replace("TOPIC", "payments"));
         let relay = Relay::start(&url, &to, &cdc);
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 100.0);
         relay.wait_for_metric("semel_relay_slot_lag_bytes", |bytes| bytes >= 0.0);
         assert_eq!(relay.wait_for_ready(200), "ready\n");
         corner.sql(&INSERT.replace("TOPIC", "payments"));
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 200.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 200.0);
         // The cursor follows what was streamed a few seconds behind.
         let until = std::time::Instant::now() + crate::receiver::SOON;
         while states(&url).iter().any(|state| state != "published") && std::time::Instant::now() < until {
@@ -188,7 +203,7 @@ mod postgres {
         };
         let (noted, fine) = (check("2KiB"), check("1GiB"));
         receiver.answers(|_| 204);
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 100.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 100.0);
         let ended = relay.stop();
         corner.sql(&format!("SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}"));
         assert!(noted.contains(&format!("note    slot: {name} is used by")), "{noted}");
@@ -287,7 +302,7 @@ mod mysql {
         let checked = semel(&["relay", "--from", &url, "--to", &to, "--check", "--json"]);
         assert!(checked.stdout.contains("\"what\":\"rights\",\"ok\":true"), "{checked:?}");
         let relay = Relay::start(&url, &to, &[]);
-        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events == 30.0);
+        relay.wait_for_metric("semel_relay_events_total{outcome=\"confirmed\"}", |events| events >= 30.0);
         assert!(relay.stop().status.success());
         assert_eq!(states(&url), ["published"; 30]);
         let listed =

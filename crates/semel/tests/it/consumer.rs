@@ -288,7 +288,7 @@ async fn what_the_source_did_not_hear_is_told_again() {
 
 #[tokio::test]
 async fn a_message_that_rests_is_kept_for_as_long_as_it_takes() {
-    let queue = MemoryQueue::with_lease("payments", Duration::from_millis(300));
+    let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3));
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&calls);
     let effects = Effects::new(move |_| {
@@ -296,7 +296,7 @@ async fn a_message_that_rests_is_kept_for_as_long_as_it_takes() {
     });
     push(&queue, "a", "a1");
     // It rests for longer than the lease, and nobody else gets it meanwhile.
-    let rest = Duration::from_millis(800);
+    let rest = Duration::from_secs(5);
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().pause(rest, rest));
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
@@ -380,7 +380,7 @@ impl Handler for Slow {
         let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
-            tokio::time::sleep(Duration::from_millis(600)).await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
         }
         self.under_way.fetch_sub(1, Ordering::SeqCst);
         Ok(())

@@ -71,7 +71,7 @@ fn a_card_is_charged_once_however_often_it_is_asked_for() {
 
         // Declined is an answer, and stays one.
         for again in [false, true] {
-            let declined = client::pay_by_card(service.address, "order-2", 2_000_000).unwrap();
+            let declined = settled(&service, "order-2", 2_000_000);
             assert_eq!((declined.status, declined.replayed), (402, again));
         }
         // The same key for another way to pay is another request.

@@ -9,7 +9,11 @@ use testkit::services::{Lease, Service, require};
 
 pub(crate) enum Database {
     Sqlite(TempDir),
-    Postgres { server: Lease, schema: String },
+    /// A database of its own, not merely a schema: locks of intents are a database's, and the tests use the same keys.
+    Postgres {
+        server: Lease,
+        name: String,
+    },
 }
 
 impl Database {
@@ -26,17 +30,16 @@ impl Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let server = require(Service::Postgres)?;
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        let schema = format!("payments_{}_{n}_{}", std::process::id(), fastrand::u32(..));
-        let database = Self::Postgres { server, schema };
-        database.run("CREATE SCHEMA {}");
-        Some(database)
+        let name = format!("payments_{}_{n}_{}", std::process::id(), fastrand::u32(..));
+        run(server.url(), &format!("CREATE DATABASE {name} TEMPLATE template0"));
+        Some(Self::Postgres { server, name })
     }
 
     /// What the service is told.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Sqlite(directory) => format!("sqlite:{}", directory.path().join("payments.db").display()),
-            Self::Postgres { server, schema } => format!("{}?schema={schema}", server.url()),
+            Self::Postgres { server, name } => url(server, name),
         }
     }
 
@@ -64,21 +67,11 @@ impl Database {
                 let judge = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
                 judge.query_row(query, [], |row| row.get(0)).unwrap()
             }
-            Self::Postgres { server, schema } => on_runtime(async {
-                let mut judge = connect(server, schema).await;
+            Self::Postgres { .. } => on_runtime(async {
+                let mut judge = PgConnection::connect(&self.url()).await.unwrap();
                 sqlx::query_scalar(sqlx::AssertSqlSafe(query)).fetch_one(&mut judge).await.unwrap()
             }),
         }
-    }
-
-    /// Runs a statement on the server; `{}` is the schema.
-    pub(crate) fn run(&self, statement: &str) {
-        let Self::Postgres { server, schema } = self else { panic!("only for PostgreSQL") };
-        let statement = statement.replace("{}", schema);
-        on_runtime(async {
-            let mut connection = PgConnection::connect(server.url()).await.unwrap();
-            sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
-        });
     }
 
     pub(crate) fn payments(&self, key: &str) -> i64 {
@@ -93,7 +86,7 @@ impl Database {
                 file.busy_timeout(std::time::Duration::from_secs(10)).unwrap();
                 file.execute("DELETE FROM semel_intent", []).unwrap();
             }
-            Self::Postgres { .. } => self.run("DELETE FROM {}.semel_intent"),
+            Self::Postgres { .. } => run(&self.url(), "DELETE FROM semel_intent"),
         }
     }
 
@@ -161,17 +154,23 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        if matches!(self, Self::Postgres { .. }) {
-            self.run("DROP SCHEMA {} CASCADE");
+        if let Self::Postgres { server, name } = self {
+            run(server.url(), &format!("DROP DATABASE {name} WITH (FORCE)"));
         }
     }
 }
 
-async fn connect(server: &Lease, schema: &str) -> PgConnection {
-    let mut connection = PgConnection::connect(server.url()).await.unwrap();
-    let path = sqlx::AssertSqlSafe(format!("SET search_path = {schema}"));
-    sqlx::raw_sql(path).execute(&mut connection).await.unwrap();
-    connection
+/// The same server, another database.
+fn url(server: &Lease, name: &str) -> String {
+    let (server, _) = server.url().rsplit_once('/').unwrap();
+    format!("{server}/{name}")
+}
+
+fn run(url: &str, statement: &str) {
+    on_runtime(async {
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut connection).await.unwrap();
+    });
 }
 
 fn on_runtime<T: Send>(work: impl Future<Output = T> + Send) -> T {

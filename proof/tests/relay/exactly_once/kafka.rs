@@ -342,7 +342,15 @@ async fn what_is_left_open_is_ended_with_kafkas_own_tool() {
     let seen = || console_consumer_of(kafka.url(), &[&topic], true, 2, Duration::from_secs(5)).unwrap();
     assert_eq!(seen(), Vec::<String>::new(), "who reads what is committed waits for it");
     assert_eq!(abort_open_transactions(kafka.url(), &topic, 0).unwrap(), 1);
-    assert_eq!(seen(), ["plain"]);
+    let mut lines = seen();
+    // On a busy machine it may give up before its first fetch.
+    for _ in 0..4 {
+        if !lines.is_empty() {
+            break;
+        }
+        lines = seen();
+    }
+    assert_eq!(lines, ["plain"]);
     assert_eq!(abort_open_transactions(kafka.url(), &topic, 0).unwrap(), 0);
     scene.world.end().await;
 }

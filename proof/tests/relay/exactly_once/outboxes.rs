@@ -17,7 +17,7 @@ use crate::mysql::Maria;
 use crate::world::{Postgres, insert};
 use crate::{sqlite, world};
 
-pub const LEASE: Duration = Duration::from_millis(400);
+pub const LEASE: Duration = Duration::from_secs(2);
 
 /// An outbox of any kind.
 pub trait Outbox: Sized {
@@ -37,7 +37,7 @@ pub trait Outbox: Sized {
             if self.parked().await.len() == events {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("{events} events were never parked: {:?}", self.parked_texts().await);
     }

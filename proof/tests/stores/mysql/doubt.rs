@@ -19,7 +19,7 @@ async fn behind() -> Option<Behind> {
     let server = database.url.split_once('@').expect("a host").1.split_once('/').expect("a database").0;
     let proxy = Proxy::start(server).expect("a proxy");
     let url = database.url.replace(server, &proxy.addr().to_string());
-    let options = MysqlStore::options().connections(1).statement_timeout(Duration::from_secs(2));
+    let options = MysqlStore::options().connections(1).statement_timeout(Duration::from_secs(4));
     let store = soon(options.open(&url)).await.expect("the store opens through the proxy");
     Some(Behind { proxy, store, database })
 }

@@ -150,8 +150,8 @@ async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
 async fn a_paused_server_leaves_doubt_and_the_store_recovers() {
     let Some(server) = alone(Service::Mariadb) else { return };
     let (_connection, url) = empty(server.url(), "semel_pause").await;
-    let options = MysqlStore::options().connections(1).statement_timeout(Duration::from_secs(1));
-    let store = soon(options.connect_timeout(Duration::from_secs(1)).open(&url)).await.unwrap();
+    let options = MysqlStore::options().connections(1).statement_timeout(Duration::from_secs(3));
+    let store = soon(options.connect_timeout(Duration::from_secs(3)).open(&url)).await.unwrap();
     run_of(&store, &claim_of("warm")).await;
     server.pause().unwrap();
     let claim = claim_of("paused");

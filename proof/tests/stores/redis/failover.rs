@@ -68,11 +68,11 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
     let (host, port) = (old.address().0, old.address().1.to_string());
     let new = Server::start(&["--replicaof", host, &port]).await;
     let address = Address::of(&old);
-    let url = format!("redis://{}?timeout=2000&replicas=1", address.at);
+    let url = format!("redis://{}?timeout=5000&replicas=1", address.at);
     options(&old.url(), "s").create().await.unwrap();
     let waiting = RedisStore::open(&url).await.unwrap();
     in_step(&waiting).await;
-    let store = RedisStore::open(&format!("redis://{}?timeout=2000", address.at)).await.unwrap();
+    let store = RedisStore::open(&format!("redis://{}?timeout=5000", address.at)).await.unwrap();
     done(&waiting, "before").await;
     done(&store, "warm").await;
 
@@ -99,7 +99,7 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
 }
 
 async fn loop_until_granted(store: &RedisStore, key: &str) -> semel::store::Ticket {
-    for _ in 0..200 {
+    for _ in 0..1_000 {
         match store.claim(claim(key)).await {
             Ok(Claimed::Run(ticket)) => return ticket,
             Ok(other) => panic!("{other:?}"),

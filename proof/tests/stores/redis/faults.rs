@@ -23,7 +23,7 @@ async fn a_forgotten_script_is_sent_again() {
 }
 
 fn through(proxy: &Proxy) -> String {
-    format!("redis://{}?timeout=500&connections=1", proxy.addr())
+    format!("redis://{}?timeout=2000&connections=1", proxy.addr())
 }
 
 fn proxied(url: &str) -> Proxy {
@@ -87,7 +87,7 @@ async fn a_server_that_stands_still_is_an_outage_within_the_bound() {
     let store = options(&through(&proxy), &prefix("hang")).create().await.unwrap();
     done(&store, "k").await;
     proxy.set(Fault::Hang);
-    let asked = tokio::time::timeout(Duration::from_secs(20), store.claim(claim("k"))).await;
+    let asked = tokio::time::timeout(Duration::from_secs(60), store.claim(claim("k"))).await;
     let error = asked.expect("bounded").unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::InDoubt), "{error}");
     proxy.set(Fault::Pass);

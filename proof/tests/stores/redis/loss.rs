@@ -16,7 +16,7 @@ use super::support::{Server, claim, completed, done, intent, options, replayed, 
 const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
 async fn created(server: &Server) -> RedisStore {
-    options(&server.url(), "s").create().await.unwrap()
+    options(&server.url(), "s").timeout(Duration::from_secs(30)).create().await.unwrap()
 }
 
 fn lost<T: std::fmt::Debug>(result: Result<T, semel::store::StoreError>) {
@@ -31,9 +31,11 @@ async fn a_flush_during_traffic_lets_nothing_run_again() {
     let server = Server::start(&[]).await;
     let store = created(&server).await;
     let (flushed, ran_after) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let ended = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for task in 0..16 {
         let (store, flushed, ran_after) = (store.clone(), flushed.clone(), ran_after.clone());
+        let ended = ended.clone();
         tasks.push(tokio::spawn(async move {
             let (mut finished, mut lost) = (Vec::new(), 0);
             for n in 0.. {
@@ -48,6 +50,7 @@ async fn a_flush_during_traffic_lets_nothing_run_again() {
                             .is_ok_and(|it| it == Finished::Recorded)
                         {
                             finished.push(key);
+                            ended.fetch_add(1, Ordering::SeqCst);
                         }
                     }
                     Err(error) if error.kind() == ErrorKind::Lost => lost += 1,
@@ -60,12 +63,18 @@ async fn a_flush_during_traffic_lets_nothing_run_again() {
             finished
         }));
     }
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // As long as it takes until there is traffic, within half a minute.
+    for _ in 0..3_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if ended.load(Ordering::SeqCst) > 200 {
+            break;
+        }
+    }
     server.say::<()>(&["FLUSHALL"]).await;
     flushed.store(true, Ordering::SeqCst);
     let mut finished = Vec::new();
     for task in tasks {
-        finished.extend(tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap());
+        finished.extend(tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap());
     }
     assert!(finished.len() > 16, "there was no traffic");
     assert_eq!(ran_after.load(Ordering::SeqCst), 0, "claims were granted after the flush");

@@ -33,7 +33,7 @@ impl Pair {
     }
 
     async fn waiting(&self, connections: usize) -> RedisStore {
-        let url = format!("{}?replicas=1&timeout=1000&connections={connections}", self.primary.url());
+        let url = format!("{}?replicas=1&timeout=2000&connections={connections}", self.primary.url());
         RedisStore::open(&url).await.unwrap()
     }
 
@@ -110,7 +110,7 @@ struct Monitor(BufReader<TcpStream>);
 impl Monitor {
     fn of(server: &Server) -> Self {
         let mut stream = TcpStream::connect(server.address()).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(b"MONITOR\r\n").unwrap();
         let mut lines = BufReader::new(stream);
         let mut ok = String::new();

@@ -31,7 +31,7 @@ pub(crate) fn options(url: &str, prefix: &str) -> RedisOptions {
 
 /// A new store of the test's own.
 pub(crate) async fn fresh(url: &str, name: &str) -> RedisStore {
-    options(url, &prefix(name)).create().await.unwrap()
+    options(url, &prefix(name)).timeout(Duration::from_secs(30)).create().await.unwrap()
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {
@@ -150,7 +150,7 @@ impl Server {
     }
 
     async fn wait(&self) {
-        for _ in 0..1_000 {
+        for _ in 0..3_000 {
             let client = ::redis::Client::open(self.url()).unwrap();
             if let Ok(mut connection) = client.get_multiplexed_async_connection().await
                 && ::redis::cmd("PING").query_async::<()>(&mut connection).await.is_ok()

@@ -53,7 +53,7 @@ async fn a_lying_cache_is_not_believed() {
         wrong += 1;
         assert_eq!(place.looks("wrong"), wrong);
         // Put back what the fill after the authority's answer may have replaced.
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
     }
     ::redis::cmd("DEL").arg(&keys[0]).query_async::<()>(&mut connection).await.unwrap();
     ::redis::cmd("LPUSH").arg(&keys[0]).arg("x").query_async::<()>(&mut connection).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_hanging_cache_costs_its_timeout_a_few_times_and_then_nothing() {
     const CALLS: u64 = 50;
     let Some(place) = Place::new() else { return };
     let proxy = Proxy::start(place.redis.url().trim_start_matches("redis://")).unwrap();
-    let url = format!("redis://{}?prefix={}&timeout=200&connections=1", proxy.addr(), place.prefix);
+    let url = format!("redis://{}?prefix={}&timeout=1000&connections=1", proxy.addr(), place.prefix);
     let store = TieredStore::open(place.sqlite().await, &url, &place.metrics).await.unwrap();
     done(&store, "k").await;
     place.filled("stored", 1).await;

@@ -79,14 +79,14 @@ async fn what_was_on_its_way_under_the_old_lineage_is_not_put_under_the_new_one(
     let store = place.over(Slow { store: place.sqlite().await, gate: gate.clone() }).await;
     done(&store, "k").await;
     // The outcome is read from the old data, and on its way; meanwhile the data become others.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
     let lineage = schema::new_lineage(place.path()).await.unwrap();
     let known = async {
         while !format!("{store:?}").contains(&lineage.to_string()) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(LINEAGE_WITHIN, known).await.expect("the new lineage is asked for");
+    tokio::time::timeout(LINEAGE_WITHIN * 3, known).await.expect("the new lineage is asked for");
     gate.add_permits(10);
     place.filled("dropped", 1).await;
     assert_eq!(replayed(&store, "k").await, "k");
@@ -121,7 +121,7 @@ async fn without_one_what_the_database_forgot_is_believed_for_a_while_and_never_
     // The cache cannot know: what it has is what the database said, minutes ago.
     let first = store.claim(claim("new")).await.unwrap();
     assert!(matches!(first, Claimed::Replay(_)) || place.looks("old") == 1);
-    for _ in 0..200 {
+    for _ in 0..600 {
         match store.claim(claim("new")).await.unwrap() {
             Claimed::Replay(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             Claimed::Run(_) => return,

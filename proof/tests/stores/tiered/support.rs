@@ -62,7 +62,7 @@ impl Place {
 
     /// Returns when so many outcomes have ended in the cache.
     pub(crate) async fn filled(&self, result: &str, times: u64) {
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             if self.fills(result) >= times {
                 return;
             }
