@@ -32,6 +32,18 @@ struct Sea {
     known: Option<Option<Reached>>,
     /// Most events of the next transaction.
     most: usize,
+    /// It was left while it was taken over, and may be about it still.
+    begins: bool,
+}
+
+/// What taking the sink over brought.
+enum Begun {
+    /// It is ours, and this is how far it has come.
+    At(Option<Reached>),
+    /// It did not work.
+    No,
+    /// It was stopped before its end.
+    Left,
 }
 
 /// What a turn brought.
@@ -76,10 +88,10 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     pub async fn run_exactly_once(mut self) -> Result<Ended, RelayError> {
         let mut ended = Ended::default();
         let mut stopped = self.stop.subscribe();
-        let mut sea = Sea { known: None, most: usize::MAX };
+        let mut sea = Sea { known: None, most: usize::MAX, begins: false };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        self.check_promise_first().await;
         while !*stopped.borrow() {
-            self.check_promise_if_due().await;
             self.sample_if_due().await;
             let turn = self.turn(&mut sea, &mut ended).await;
             self.observe(|metrics| match &turn {
@@ -97,6 +109,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
                 Ok(turn @ (Turn::Idle | Turn::Standby)) => {
                     if matches!(turn, Turn::Idle) {
+                        self.check_promise_if_due().await;
                         self.prune_if_due().await;
                     }
                     self.rest(idle, &mut stopped).await;
@@ -123,7 +136,10 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
             }
         }
-        if let Err(error) = self.source.leave().await {
+        // Given back now, it would be taken by another, whom the one that was left in the middle might still fence.
+        if sea.begins {
+            tracing::warn!("stopped while the sink was taken over; another goes on when the lease is over");
+        } else if let Err(error) = self.source.leave().await {
             tracing::warn!(%error, "the source was not given back; another takes it when the lease is over");
         }
         Ok(ended)
@@ -135,8 +151,12 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 return Ok(Turn::Standby);
             }
             match self.begin().await? {
-                Some(reached) => sea.known = Some(reached),
-                None => return Ok(Turn::Again),
+                Begun::At(reached) => sea.known = Some(reached),
+                Begun::No => return Ok(Turn::Again),
+                Begun::Left => {
+                    sea.begins = true;
+                    return Ok(Turn::Again);
+                }
             }
         }
         match self.source.next().await? {
@@ -155,10 +175,10 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         }
     }
 
-    /// Takes the sink over and tells the source how far it has come. `None`: it did not work.
-    async fn begin(&mut self) -> Result<Option<Option<Reached>>, RelayError> {
+    /// Takes the sink over and tells the source how far it has come.
+    async fn begin(&mut self) -> Result<Begun, RelayError> {
         if !self.source.holds() {
-            return Ok(None);
+            return Ok(Begun::No);
         }
         crash::point(crash::BEFORE_BEGIN);
         let began = Instant::now();
@@ -173,30 +193,28 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 () = wait(&mut stopped) => None,
             }
         };
-        let begun = keeping(source, observer.as_ref(), begun).await.map(Option::flatten);
-        self.tell_call(
-            began,
-            0,
-            begun.as_ref().ok().and_then(Option::as_ref).map(|begun| begun.as_ref().err()),
-        );
+        let begun = keeping(source, observer.as_ref(), begun).await;
+        let told = begun.as_ref().ok().and_then(Option::as_ref).and_then(Option::as_ref);
+        self.tell_call(began, 0, told.map(|begun| begun.as_ref().err()));
         let position = match begun? {
-            None => return Ok(None),
-            Some(Ok(position)) => position,
-            Some(Err(error)) if error.is_fenced() => return Err(RelayError::Fenced(error)),
-            Some(Err(error)) => {
+            None => return Ok(Begun::No),
+            Some(None) => return Ok(Begun::Left),
+            Some(Some(Ok(position))) => position,
+            Some(Some(Err(error))) if error.is_fenced() => return Err(RelayError::Fenced(error)),
+            Some(Some(Err(error))) => {
                 tracing::warn!(%error, "the sink could not be taken over; trying again");
-                return Ok(None);
+                return Ok(Begun::No);
             }
         };
         crash::point(crash::AFTER_BEGIN);
         // It may have taken long. What was read of the source before is another's to go on with, and then the position
         // may be too.
         if !self.source.holds() {
-            return Ok(None);
+            return Ok(Begun::No);
         }
         let reached = position.as_deref().map(read).transpose()?;
         match self.source.resume(reached.as_ref()).await {
-            Ok(()) => Ok(Some(reached)),
+            Ok(()) => Ok(Begun::At(reached)),
             Err(SourceError::Lineage { stored, found }) => Err(RelayError::OtherOutbox { stored, found }),
             Err(error) => Err(error.into()),
         }

@@ -65,7 +65,8 @@ impl RelayOptions {
     }
 
     /// When nothing was confirmed and more keys than these failed, the sink is down and no event is to blame: 8
-    /// unless told otherwise.
+    /// unless told otherwise. Those that the sink says are about [one place](crate::sink::SinkError::of_one_place) only, and
+    /// those that were [not sent](crate::sink::SinkError::not_tried), are not counted.
     pub fn suspects_max(mut self, keys: usize) -> Self {
         self.suspects_max = keys;
         self

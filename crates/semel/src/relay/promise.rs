@@ -11,7 +11,7 @@ use crate::sink::{Sink, SinkError};
 
 /// The longest that events wait for the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When it is asked again if there was none, at first and at most: seldom, because events wait for it.
+/// When it is asked again if there was none, at first and at most: seldom, and only when no events wait for it.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 
 /// When the sink is asked next.
@@ -29,7 +29,14 @@ impl Promise {
 }
 
 impl<S: Source, K: Sink> Relay<S, K> {
-    /// Asks the sink, if it has not answered yet and it is time. A stop ends it.
+    /// Asks the sink before anything is published. A stop ends it.
+    pub(super) async fn check_promise_first(&mut self) {
+        if self.promise.again == AGAIN.0 {
+            self.check_promise_if_due().await;
+        }
+    }
+
+    /// Asks the sink, if it has not answered yet and it is time: for when there is nothing else to do.
     pub(super) async fn check_promise_if_due(&mut self) {
         if self.promise.ask_at.is_none_or(|at| at > Instant::now()) {
             return;
@@ -57,7 +64,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 self.say_what_is_broken();
                 self.ask_again(&error);
             }
-            Some(Err(_)) => self.ask_again(&SinkError::not_published("the sink did not answer in time")),
+            Some(Err(_)) => {
+                self.say_what_is_broken();
+                self.ask_again(&SinkError::not_published("the sink did not answer in time"));
+            }
             None => {}
         }
     }

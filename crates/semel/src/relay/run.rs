@@ -153,8 +153,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
         let mut ended = Ended::default();
         let mut stopped = self.stop.subscribe();
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
+        self.check_promise_first().await;
         while !*stopped.borrow() {
-            self.check_promise_if_due().await;
             self.sample_if_due().await;
             let next = self.source.next().await;
             self.observe(|metrics| match &next {
@@ -165,6 +165,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 Ok(Some(batch)) => self.send_observed(&batch, &mut ended).await,
                 Ok(None) => {
                     self.observe(RelayMetrics::succeeded);
+                    self.check_promise_if_due().await;
                     self.prune_if_due().await;
                     self.rest(idle, &mut stopped).await;
                     idle = (idle * 2).min(self.options.probe.1);
@@ -250,7 +251,9 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 .filter_map(|at| batch.events.get(*at))
                 .map(|pending| pending.event.clone())
                 .collect();
-            let Some(answers) = self.publish_observed(&events).await? else { return Ok(Sent::Left) };
+            let Some(answers) = self.publish_observed(&events, &mut leave_at).await? else {
+                return Ok(Sent::Left);
+            };
             let folded = waves.fold(&ready, answers);
             if let Some(error) = folded.fenced {
                 return Err(RelayError::Fenced(error));
@@ -292,11 +295,12 @@ impl<S: Source, K: Sink> Relay<S, K> {
     async fn publish_observed(
         &mut self,
         events: &[Arc<Event>],
+        leave_at: &mut Option<Instant>,
     ) -> Result<Option<Vec<Published>>, RelayError> {
         let spans = spans(events);
         let began = Instant::now();
         self.observe(RelayMetrics::call_begins);
-        let answers = self.publish(events).await;
+        let answers = self.publish(events, leave_at).await;
         let Ok(Some(told)) = &answers else {
             self.observe(RelayMetrics::call_left);
             return answers;
@@ -312,16 +316,33 @@ impl<S: Source, K: Sink> Relay<S, K> {
         answers
     }
 
-    /// Gives events to the sink. `None`: the batch is not ours any more.
-    async fn publish(&mut self, events: &[Arc<Event>]) -> Result<Option<Vec<Published>>, RelayError> {
+    /// Gives events to the sink. `None`: the batch is not ours any more, or it takes longer than a farewell does.
+    async fn publish(
+        &mut self,
+        events: &[Arc<Event>],
+        leave_at: &mut Option<Instant>,
+    ) -> Result<Option<Vec<Published>>, RelayError> {
         if !self.source.holds() {
             return Ok(None);
         }
         crash::point(crash::BEFORE_PUBLISH);
-        let Self { source, sink, observer, .. } = self;
-        let answers = keeping(source, observer.as_ref(), sink.publish(events)).await;
+        let mut stopped = self.stop.subscribe();
+        let Self { source, sink, observer, options, .. } = self;
+        let farewell = async {
+            wait(&mut stopped).await;
+            let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
+            tokio::time::sleep_until(at.into()).await;
+        };
+        let publish = async {
+            tokio::select! {
+                biased;
+                answers = sink.publish(events) => Some(answers),
+                () = farewell => None,
+            }
+        };
+        let answers = keeping(source, observer.as_ref(), publish).await;
         crash::point(crash::AFTER_PUBLISH);
-        answers
+        answers.map(Option::flatten)
     }
 
     pub(super) async fn keeping<T>(

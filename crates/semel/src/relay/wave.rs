@@ -110,7 +110,7 @@ impl Waves {
                         Some(key) => failed_keys.insert(key),
                         None => true,
                     });
-                    if first {
+                    if first && !error.is_not_tried() {
                         failed.push((at, error.clone()));
                     }
                     folded.failure.get_or_insert(error);

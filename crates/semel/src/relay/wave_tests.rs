@@ -174,3 +174,24 @@ fn a_place_that_is_not_there_is_no_sink_that_is_down() {
     }
     assert_eq!(waves.ready(), (10..20).collect::<Vec<_>>());
 }
+
+#[test]
+fn what_was_not_sent_was_not_tried() {
+    let events: Vec<Pending> = (0..3).map(|n| pending(Some(&n.to_string()), "t")).collect();
+    let options = RelayOptions::default();
+    let mut waves = Waves::new(&events, &options);
+    let unsent = || Published::Failed(SinkError::not_tried("no time was left"));
+    for _ in 0..options.tries_max * 2 {
+        let folded = waves.fold(&waves.ready(), vec![unsent(), unsent(), unsent()]);
+        assert!(folded.failure.is_some(), "it is told");
+    }
+    assert_eq!(waves.ready(), [0, 1, 2]);
+    // One that is tried and fails is to blame as ever.
+    for _ in 0..options.tries_max {
+        waves.fold(
+            &waves.ready(),
+            vec![Published::Confirmed, failed(), unsent()][3 - waves.ready().len()..].to_vec(),
+        );
+    }
+    assert_eq!(waves.ready(), [2]);
+}

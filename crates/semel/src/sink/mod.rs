@@ -102,13 +102,27 @@ pub struct SinkError {
     maybe: bool,
     fenced: bool,
     of_one_place: bool,
+    not_tried: bool,
     refused: Option<Uuid>,
 }
 
 impl SinkError {
     /// It did not get to the broker.
     pub fn not_published(message: impl Into<String>) -> Self {
-        Self { message: message.into(), maybe: false, fenced: false, of_one_place: false, refused: None }
+        Self {
+            message: message.into(),
+            maybe: false,
+            fenced: false,
+            of_one_place: false,
+            not_tried: false,
+            refused: None,
+        }
+    }
+
+    /// It was not even sent, because the call had no time left for it or nobody to send it to: that says nothing of the event,
+    /// and does not count as a try.
+    pub fn not_tried(message: impl Into<String>) -> Self {
+        Self { not_tried: true, ..Self::not_published(message) }
     }
 
     /// It may have got there; published again, it has the same id.
@@ -135,6 +149,11 @@ impl SinkError {
     /// Whether only the place that the event goes to is not there.
     pub fn is_of_one_place(&self) -> bool {
         self.of_one_place
+    }
+
+    /// Whether it was not even sent.
+    pub fn is_not_tried(&self) -> bool {
+        self.not_tried
     }
 
     /// The event because of which a whole transaction was refused, where it is known.

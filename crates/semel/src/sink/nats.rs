@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::context::{AccountErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectOptions, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout_at};
@@ -98,17 +98,22 @@ impl NatsSink {
         }
     }
 
-    /// What a stream's settings mean for what it is given.
-    async fn ask(&self, context: &jetstream::Context) -> Vec<String> {
-        let Some(name) = &self.options.stream else {
-            return match context.query_account().await {
-                Ok(_) => Vec::new(),
-                Err(error) => vec![format!("JetStream does not answer ({error}); turn it on in the server")],
-            };
-        };
+    /// What a stream's settings mean for what it is given. Only what the server has said counts: one that is lost meanwhile
+    /// has said nothing.
+    async fn ask(&self, context: &jetstream::Context) -> Result<Vec<String>, SinkError> {
+        let Some(name) = &self.options.stream else { return is_on(context).await };
         let stream = match context.get_stream(name).await {
             Ok(stream) => stream,
-            Err(error) => return vec![format!("the stream {name:?} is not there ({error}); make it first")],
+            Err(error) if error.kind() == GetStreamErrorKind::Request => {
+                let off = is_on(context).await?;
+                return match off.is_empty() {
+                    true => Err(SinkError::not_published(format!("NATS did not tell of {name:?}: {error}"))),
+                    false => Ok(off),
+                };
+            }
+            Err(error) => {
+                return Ok(vec![format!("the stream {name:?} is not there ({error}); make it first")]);
+            }
         };
         let config = &stream.cached_info().config;
         let mut broken_by = Vec::new();
@@ -120,7 +125,7 @@ impl NatsSink {
         if config.no_ack {
             broken_by.push(format!("the stream {name:?} confirms nothing (no_ack); let it acknowledge"));
         }
-        broken_by
+        Ok(broken_by)
     }
 
     async fn wave(
@@ -209,6 +214,21 @@ impl NatsSink {
     }
 }
 
+/// Nothing, or that JetStream is not there.
+async fn is_on(context: &jetstream::Context) -> Result<Vec<String>, SinkError> {
+    match context.query_account().await {
+        Ok(_) => Ok(Vec::new()),
+        Err(error) => match error.kind() {
+            AccountErrorKind::JetStream(_) | AccountErrorKind::JetStreamUnavailable => {
+                Ok(vec![format!("JetStream does not answer ({error}); turn it on in the server")])
+            }
+            AccountErrorKind::TimedOut | AccountErrorKind::Other => {
+                Err(SinkError::not_published(format!("NATS did not answer: {error}")))
+            }
+        },
+    }
+}
+
 impl Sink for NatsSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
@@ -225,7 +245,7 @@ impl Sink for NatsSink {
         let until = Instant::now() + self.options.timeout;
         let context = self.connect(until).await?;
         let asked = timeout_at(until, self.ask(&context)).await;
-        self.broken_by = asked.map_err(|_| SinkError::not_published("NATS did not answer in time"))?;
+        self.broken_by = asked.map_err(|_| SinkError::not_published("NATS did not answer in time"))??;
         Ok(())
     }
 

@@ -34,10 +34,10 @@ use self::place::{At, Place, Spot};
 use self::slot::Known;
 use self::stream::Piece;
 use self::table::Row;
-use super::poll::DUE_EVERY;
 use super::poll::postgres::group::Walk;
 use super::poll::postgres::read::read;
 use super::poll::postgres::retry::Retry;
+use super::poll::{DUE_EVERY, due_after};
 use super::source::{Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
 
 mod active;
@@ -483,7 +483,7 @@ impl CdcSource {
             Origin::Parked(retry) => {
                 active.link.retried(&cdc.outbox, retry, settled).await?;
                 active.parked = lag::any_parked(&active.link).await?;
-                self.due_at = Instant::now();
+                self.due_at = due_after(settled);
             }
             Origin::Stream { whole, spot, made_at } => {
                 let aside = Aside::of(&batch.events, made_at, settled);

@@ -1,6 +1,8 @@
 //! Polling: the outbox table read by a cursor that loses no late commit and waits for no open transaction.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::source::Settled;
 
 mod aside;
 #[cfg(feature = "mysql")]
@@ -19,6 +21,13 @@ const OF_KEY_MAX: i64 = 100;
 
 /// How often parked events are looked at.
 pub(super) const DUE_EVERY: Duration = Duration::from_millis(250);
+
+/// When parked events are looked at after some of them were tried. At once where all were taken; else later, so that many that
+/// fail leave others their turn.
+pub(super) fn due_after(tried: &[Settled]) -> Instant {
+    let all_taken = tried.iter().all(|settled| *settled == Settled::Confirmed);
+    Instant::now() + if all_taken { Duration::ZERO } else { DUE_EVERY }
+}
 
 /// Bounds of one batch.
 #[derive(Clone, Copy, Debug)]

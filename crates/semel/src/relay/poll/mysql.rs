@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use self::link::{Link, Place};
 use super::aside::{Aside, Tried};
-use super::{Bounds, DUE_EVERY};
+use super::{Bounds, DUE_EVERY, due_after};
 use crate::relay::source::{
     Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError,
 };
@@ -214,7 +214,7 @@ impl MysqlSource {
         match origin {
             Origin::Parked { tried, parts } => {
                 link.retried(tried, parts, settled).await?;
-                self.due_at = Instant::now();
+                self.due_at = due_after(settled);
             }
             Origin::Parts { places, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();

@@ -29,7 +29,7 @@ use self::link::Link;
 use self::options::Outbox;
 use self::retry::Retry;
 use super::aside::{Aside, Tried};
-use super::{DUE_EVERY, LANES};
+use super::{DUE_EVERY, LANES, due_after};
 use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -314,7 +314,7 @@ impl PostgresSource {
             Origin::Parked(retry) => {
                 link.ahead = None;
                 link.retried(&outbox, retry, settled).await?;
-                self.due_at = Instant::now();
+                self.due_at = due_after(settled);
             }
             Origin::Window { lane, seqs, until } => {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));

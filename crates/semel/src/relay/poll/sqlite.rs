@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use self::table::{Table, Turn};
 use super::aside::{Aside, Tried};
-use super::{Bounds, DUE_EVERY};
+use super::{Bounds, DUE_EVERY, due_after};
 use crate::relay::source::{
     Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
 };
@@ -287,8 +287,8 @@ impl Source for SqliteSource {
         match self.outstanding.take().filter(|_| self.table.is_some()) {
             None => Err(SourceError::Fenced),
             Some((_, Origin::Parked(tried))) => {
+                self.due_at = due_after(settled);
                 let settled = settled.to_vec();
-                self.due_at = Instant::now();
                 self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await
             }
             Some((_, Origin::Chunk { seqs, until })) => {

@@ -74,8 +74,8 @@ impl KafkaTransactions {
         self.version
     }
 
-    /// Runs one transaction where blocking is allowed. `Err` of an error after which the producer is not to be used
-    /// again is told apart by the boolean.
+    /// Runs one transaction where blocking is allowed. After an error with which the producers cannot go on it has to begin
+    /// again.
     async fn transact(&mut self, events: &[Arc<Event>], position: Option<&[u8]>) -> Result<(), SinkError> {
         // Taken out: should the caller leave, nobody knows what became of the transaction, and it has to begin again.
         let Some(mut turns) = self.turns.take() else { return Err(not_begun()) };

@@ -5,51 +5,79 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// After so many different events in a row without an answer an endpoint is away: one of them alone may be to blame itself.
-pub(super) const SILENT_MAX: u32 = 3;
+/// After so many different events in a row without an answer an endpoint is away: a few of them may be to blame themselves.
+pub(super) const SILENT_MAX: usize = 3;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// What is known of one endpoint.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Away {
-    silent: u32,
+    /// Different events that got no answer since the last one that did: as many as it takes.
+    silent: Vec<Uuid>,
+    /// When the first of them was sent.
+    since: Option<Instant>,
     until: Option<Instant>,
     /// How long it was left alone the last time.
     pause: Duration,
     /// One event tries it.
     tried: bool,
+    /// Silence is found out late here: an answer was waited for as long as one may take.
+    slow: bool,
     last: Option<Uuid>,
-    has_answered: bool,
+    answered_at: Option<Instant>,
+}
+
+/// What is known of an endpoint that is left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Alone {
+    /// For how much longer.
+    pub(super) left: Duration,
+    /// When it fell silent.
+    pub(super) since: Instant,
+    /// It was tried again and is still away, or trying again takes long: events are not to wait for it. Before that it may
+    /// merely have been restarted.
+    pub(super) for_long: bool,
 }
 
 impl Away {
-    /// Whether it has answered, and was not found to be away since.
-    pub(super) fn answers(&self) -> bool {
-        self.has_answered && self.until.is_none()
+    /// Whether it is left alone, or was tried last by one that has not come back.
+    pub(super) fn is_away(&self) -> bool {
+        self.until.is_some()
     }
 
-    /// How long it is left alone. When that is over one event may try it, for so long, and the others may not yet.
-    pub(super) fn left_alone(&mut self, now: Instant, attempt: Duration) -> Option<Duration> {
+    /// Whether it has answered since then, and was not found to be away.
+    pub(super) fn has_answered_since(&self, then: Instant) -> bool {
+        self.until.is_none() && self.answered_at.is_some_and(|at| at >= then)
+    }
+
+    /// Whether and how long it is left alone. When that is over one event may try it, for so long, and the others may not
+    /// yet.
+    pub(super) fn left_alone(&mut self, now: Instant, attempt: Duration) -> Option<Alone> {
         let until = self.until?;
         if now < until {
-            return Some(until - now);
+            let for_long = self.slow || self.pause > FIRST;
+            return Some(Alone { left: until - now, since: self.since.unwrap_or(now), for_long });
         }
         (self.until, self.tried) = (Some(now + attempt), true);
         None
     }
 
     /// It answered, whatever it said.
-    pub(super) fn answered(&mut self) {
-        *self = Self { has_answered: true, ..Self::default() };
+    pub(super) fn answered(&mut self, now: Instant) {
+        *self = Self { answered_at: Some(now), ..Self::default() };
     }
 
-    /// It did not answer to this event.
-    pub(super) fn was_silent(&mut self, event: Uuid, now: Instant) {
+    /// It did not answer to this event, which was sent then.
+    pub(super) fn was_silent(&mut self, event: Uuid, sent: Instant, now: Instant, attempt: Duration) {
+        self.since.get_or_insert(sent);
+        self.slow |= now.saturating_duration_since(sent) >= attempt / 2;
+        if self.silent.len() < SILENT_MAX && !self.silent.contains(&event) {
+            self.silent.push(event);
+        }
         let another = self.last.replace(event) != Some(event);
-        self.silent = self.silent.saturating_add(u32::from(another));
         let is_news = match self.until {
-            None => self.silent >= SILENT_MAX,
+            None => self.silent.len() >= SILENT_MAX,
             // Of those that were under way when it was found to be away nothing new is heard.
             Some(_) => self.tried,
         };
@@ -67,13 +95,22 @@ mod tests {
 
     const ATTEMPT: Duration = Duration::from_secs(10);
 
+    /// Refused at once, by so many different events.
     fn away(now: Instant) -> Away {
         let mut away = Away::default();
         for _ in 0..SILENT_MAX {
             assert_eq!(away.left_alone(now, ATTEMPT), None);
-            away.was_silent(Uuid::now_v7(), now);
+            refuses(&mut away, Uuid::now_v7(), now);
         }
         away
+    }
+
+    fn refuses(away: &mut Away, event: Uuid, now: Instant) {
+        away.was_silent(event, now, now, ATTEMPT);
+    }
+
+    fn left(away: &mut Away, now: Instant) -> Option<Duration> {
+        away.left_alone(now, ATTEMPT).map(|alone| alone.left)
     }
 
     #[test]
@@ -81,30 +118,49 @@ mod tests {
         let mut now = Instant::now();
         let mut away = away(now);
         // Others that were under way.
-        away.was_silent(Uuid::now_v7(), now);
+        refuses(&mut away, Uuid::now_v7(), now);
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-            assert_eq!(away.left_alone(now, ATTEMPT), Some(Duration::from_secs(seconds)));
+            assert_eq!(left(&mut away, now), Some(Duration::from_secs(seconds)));
             now += Duration::from_secs(seconds);
-            assert_eq!(away.left_alone(now, ATTEMPT), None, "one tries it");
-            assert_eq!(away.left_alone(now, ATTEMPT), Some(ATTEMPT), "and no other");
-            away.was_silent(Uuid::now_v7(), now);
+            assert_eq!(left(&mut away, now), None, "one tries it");
+            assert_eq!(left(&mut away, now), Some(ATTEMPT), "and no other");
+            refuses(&mut away, Uuid::now_v7(), now);
         }
     }
 
     #[test]
-    fn one_event_alone_does_not_make_an_endpoint_be_away() {
-        let (mut now, event) = (Instant::now(), Uuid::now_v7());
+    fn who_may_have_been_restarted_is_waited_for_once() {
+        let now = Instant::now();
+        let mut away = away(now);
+        assert!(!away.left_alone(now, ATTEMPT).unwrap().for_long);
+        let then = now + FIRST;
+        assert_eq!(away.left_alone(then, ATTEMPT), None);
+        refuses(&mut away, Uuid::now_v7(), then);
+        assert_eq!(
+            away.left_alone(then, ATTEMPT),
+            Some(Alone { left: FIRST * 2, since: now, for_long: true })
+        );
+        let mut slow = Away::default();
+        for _ in 0..SILENT_MAX {
+            slow.was_silent(Uuid::now_v7(), now, now + ATTEMPT, ATTEMPT);
+        }
+        assert!(slow.left_alone(now + ATTEMPT, ATTEMPT).unwrap().for_long, "to try it again takes long");
+    }
+
+    #[test]
+    fn a_few_events_alone_do_not_make_an_endpoint_be_away() {
+        let (mut now, events) = (Instant::now(), [Uuid::now_v7(), Uuid::now_v7()]);
         let mut alone = Away::default();
-        for _ in 0..10 {
-            alone.was_silent(event, now);
-            assert_eq!(alone.left_alone(now, ATTEMPT), None);
+        for n in 0..10 {
+            refuses(&mut alone, events[n % 2], now);
+            assert_eq!(left(&mut alone, now), None);
         }
         let mut away = away(now);
         for seconds in [1, 2, 2, 2] {
-            assert_eq!(away.left_alone(now, ATTEMPT), Some(Duration::from_secs(seconds)));
+            assert_eq!(left(&mut away, now), Some(Duration::from_secs(seconds)));
             now += Duration::from_secs(seconds);
-            assert_eq!(away.left_alone(now, ATTEMPT), None);
-            away.was_silent(event, now);
+            assert_eq!(left(&mut away, now), None);
+            refuses(&mut away, events[0], now);
         }
     }
 
@@ -112,12 +168,13 @@ mod tests {
     fn who_answers_is_back() {
         let now = Instant::now();
         let mut away = away(now);
-        assert!(!away.answers());
-        away.answered();
-        assert!(away.answers() && !Away::default().answers(), "nothing was heard of a new one");
-        assert_eq!(away.left_alone(now, ATTEMPT), None);
-        away.was_silent(Uuid::now_v7(), now);
-        assert_eq!(away.left_alone(now, ATTEMPT), None, "once is not enough");
+        assert!(!away.has_answered_since(now));
+        away.answered(now);
+        assert!(away.has_answered_since(now) && !Away::default().has_answered_since(now));
+        assert!(!away.has_answered_since(now + FIRST), "that was before");
+        assert_eq!(left(&mut away, now), None);
+        refuses(&mut away, Uuid::now_v7(), now);
+        assert_eq!(left(&mut away, now), None, "once is not enough");
     }
 
     #[test]
@@ -125,7 +182,7 @@ mod tests {
         let now = Instant::now();
         let mut away = away(now);
         let then = now + FIRST;
-        assert_eq!(away.left_alone(then, ATTEMPT), None);
-        assert_eq!(away.left_alone(then + ATTEMPT, ATTEMPT), None);
+        assert_eq!(left(&mut away, then), None);
+        assert_eq!(left(&mut away, then + ATTEMPT), None);
     }
 }

@@ -15,8 +15,10 @@
 //!
 //! **Order.** At most one event of a key is unanswered; keys do not wait for each other. Each topic has its endpoint.
 //!
-//! **An endpoint that is away** does not hold up the others: after three different events without any answer its events fail without
-//! being sent, for a second and then ever longer, up to a minute, and after that one of them tries it.
+//! **An endpoint that is away** does not hold up the others for long: after three different events without any answer nothing is sent
+//! to it for a second and then ever longer, up to a minute, and after that one event tries it. Its events are parked when it is
+//! still away then (at once where it lets others wait instead of refusing them), if another endpoint can be reached. If none
+//! can it may be the network, and they wait.
 //!
 //! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
 //! addresses at which clouds keep a machine's secrets are not connected to unless [allowed](WebhookOptions::allow_private).
@@ -35,7 +37,7 @@ use http_body_util::Full;
 use rustls::RootCertStore;
 use tokio::time::Instant;
 
-use self::away::Away;
+use self::away::{Alone, Away};
 use self::signature::sign;
 use super::answers::Answers;
 use super::headers::{self, Style};
@@ -51,6 +53,10 @@ mod signature;
 
 /// Endpoints that are connected to at once when they are asked.
 const DIALS_MAX: usize = 16;
+/// How long one of them may take to connect then.
+const DIAL_MAX: Duration = Duration::from_secs(4);
+/// How long it is believed that others can be reached, or cannot.
+const REACHED_FOR: Duration = Duration::from_secs(1);
 
 /// Where and how to publish. See [`WebhookSink::options`].
 #[derive(Clone, Debug)]
@@ -140,12 +146,19 @@ impl WebhookOptions {
         self
     }
 
-    /// A sink.
-    pub fn open(self) -> WebhookSink {
+    /// A sink. A call has time for two attempts at least, else nobody could be found to be away.
+    pub fn open(mut self) -> WebhookSink {
+        self.timeout = self.timeout.max(self.attempt * 2);
         let endpoints = self.endpoints.values().chain(&self.any).map(|endpoint| &endpoint.uri);
         let poster = Poster::new(endpoints, self.allow_private, self.attempt, self.trust.as_ref());
         let broken_by = poster.broken_by().into_iter().collect();
-        WebhookSink { options: self, poster, away: Mutex::default(), broken_by }
+        WebhookSink {
+            options: self,
+            poster,
+            away: Mutex::default(),
+            others: tokio::sync::Mutex::default(),
+            broken_by,
+        }
     }
 }
 
@@ -163,6 +176,8 @@ pub struct WebhookSink {
     poster: Poster,
     /// By endpoint.
     away: Mutex<HashMap<Uri, Away>>,
+    /// Which endpoints could be reached when that was last looked at.
+    others: tokio::sync::Mutex<Option<(Instant, HashSet<Uri>)>>,
     broken_by: Vec<String>,
 }
 
@@ -194,19 +209,24 @@ impl WebhookSink {
         let uri = &endpoint.uri;
         let begun = Instant::now();
         if begun >= until {
-            return Published::Failed(SinkError::not_published("there was no time left to send it"));
+            return Published::Failed(SinkError::not_tried("there was no time left to send it"));
         }
-        if let Some(left) = self.about(uri, |away| away.left_alone(begun, self.options.attempt)) {
-            let told = format!("{uri} did not answer; it is tried again in {} s", left.as_secs() + 1);
-            let error = SinkError::not_published(told);
-            return Published::Failed(if self.any_answers() { error.of_one_place() } else { error });
+        let attempt = self.options.attempt;
+        if let Some(alone) = self.about(uri, |away| away.left_alone(begun, attempt)) {
+            let told = format!("{uri} did not answer; it is tried again in {} s", alone.left.as_secs() + 1);
+            let parks = alone.for_long && self.others_are_there(uri, &alone).await;
+            return Published::Failed(match parks {
+                true => SinkError::not_published(told).of_one_place(),
+                false => SinkError::not_tried(told),
+            });
         }
         let sent = self.poster.send(request, Some(until)).await;
+        let now = Instant::now();
         self.about(uri, |away| match sent {
-            Sent::Answered(_) => away.answered(),
+            Sent::Answered(_) => away.answered(now),
             // It was not given the time it may take.
-            Sent::TimedOut if begun + self.options.attempt > until => {}
-            _ => away.was_silent(event.id(), Instant::now()),
+            Sent::TimedOut if begun + attempt > until => {}
+            _ => away.was_silent(event.id(), begun, now, attempt),
         });
         match sent {
             Sent::Answered(answer) => judge(answer.status, uri),
@@ -228,10 +248,39 @@ impl WebhookSink {
         self.options.endpoints.values().chain(&self.options.any).map(|endpoint| &endpoint.uri)
     }
 
-    /// Else it may be the network rather than one of them.
-    fn any_answers(&self) -> bool {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.values().any(Away::answers)
+    /// Whether another one has answered since this one fell silent, or can at least be connected to: nobody may have sent
+    /// anything there since. Else it may be the network rather than one of them.
+    async fn others_are_there(&self, uri: &Uri, alone: &Alone) -> bool {
+        let has_answered = |away: &HashMap<Uri, Away>| {
+            away.iter().any(|(other, away)| other != uri && away.has_answered_since(alone.since))
+        };
+        if has_answered(&self.away.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return true;
+        }
+        // One looks, and the others have what it found.
+        let mut others = self.others.lock().await;
+        let there = match others.take().filter(|(at, _)| at.elapsed() < REACHED_FOR) {
+            Some(known) => known,
+            None => {
+                // Not those that are known to be away.
+                let asked = self.endpoints().filter(|uri| !self.about(uri, |away| away.is_away()));
+                let dialled = self.dial(asked.cloned().collect()).await.into_iter();
+                let reached = dialled.filter_map(|(reached, uri)| reached.is_ok().then_some(uri));
+                (Instant::now(), reached.collect())
+            }
+        };
+        let found = there.1.iter().any(|other| other != uri);
+        *others = Some(there);
+        found
+    }
+
+    /// Connects to each of these and says nothing there.
+    async fn dial(&self, endpoints: HashSet<Uri>) -> Vec<(std::io::Result<()>, Uri)> {
+        let dials = endpoints.into_iter().map(|uri| async move {
+            let reached = tokio::time::timeout(DIAL_MAX, self.poster.reach(&uri)).await;
+            (reached.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())), uri)
+        });
+        stream::iter(dials).buffer_unordered(DIALS_MAX).collect().await
     }
 
     fn about<T>(&self, uri: &Uri, look: impl FnOnce(&mut Away) -> T) -> T {
@@ -258,12 +307,8 @@ impl Sink for WebhookSink {
             self.broken_by
                 .push("no endpoint is configured: every event would be refused; name one".to_owned());
         }
-        let endpoints: HashSet<Uri> = self.endpoints().cloned().collect();
-        let poster = &self.poster;
-        let dials = endpoints.into_iter().map(|uri| async move { (poster.reach(&uri).await, uri) });
-        let dialled: Vec<_> = stream::iter(dials).buffered(DIALS_MAX).collect().await;
         let mut away = None;
-        for (reached, uri) in dialled {
+        for (reached, uri) in self.dial(self.endpoints().cloned().collect()).await {
             match reached {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
