@@ -10,7 +10,7 @@ use bytes::Bytes;
 use semel::conformance::sink::{Seen, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::webhook::{WebhookOptions, WebhookSink};
-use semel::sink::{Published, Sink};
+use semel::sink::{Published, Sink, SinkError};
 use testkit::certificates::certificates;
 use testkit::proxy::{Fault, Proxy};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -25,7 +25,8 @@ use crate::{SOON, confirmed, event, lose_an_answer, texts, unique};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
-/// What came in, by topic. Topics that begin with a number are answered with that status, `small` ones refuse what is large.
+/// What came in, by topic. Topics that begin with a number are answered with that status, `small` ones refuse what is large, and
+/// `slow` ones take their time.
 #[derive(Clone)]
 struct Receiver {
     address: SocketAddr,
@@ -61,6 +62,9 @@ impl Receiver {
         let mut stream = BufReader::new(stream);
         while let Some((path, seen)) = receive(&mut stream).await {
             let topic = path.trim_start_matches('/').to_owned();
+            if topic == "slow" {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
             let status = match topic.split('-').next().unwrap() {
                 "small" if seen.payload.len() > 2_000 => 413,
                 number => number.parse().unwrap_or(204),
@@ -384,4 +388,41 @@ async fn an_endpoint_that_comes_back_is_tried_by_one_event_and_then_by_all() {
     }
     assert!(confirmed(&sink.publish(&events[1..]).await));
     assert_eq!(receiver.read("back").len(), 5);
+}
+
+fn errors(answers: &[Published]) -> Vec<SinkError> {
+    let error = |answer: &Published| match answer {
+        Published::Failed(error) => Some(error.clone()),
+        _ => None,
+    };
+    answers.iter().filter_map(error).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_there_is_no_time_for_is_not_tried() {
+    let receiver = Receiver::start();
+    let options = receiver.options(&["slow"]).concurrency(1);
+    let mut sink = options.attempt_timeout(Duration::from_secs(2)).timeout(Duration::from_secs(4)).open();
+    let events: Vec<_> = (0..30).map(|n| event("slow", &format!("k{n}"), 1)).collect();
+    let answers = sink.publish(&events).await;
+    let unsent = errors(&answers).into_iter().filter(SinkError::is_not_tried).count();
+    assert!(unsent > 0, "{answers:?}");
+    assert!(receiver.read("slow").len() <= events.len() - unsent, "what was sent was tried");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_is_away_by_itself_only_where_another_can_be_reached() {
+    let (receiver, (address, _)) = (Receiver::start(), silent().await);
+    let events: Vec<_> = (0..20).map(|n| event("silent", &format!("k{n}"), 1)).collect();
+    // Nobody sends anything to the other one.
+    for (others, one_place) in [(&["good"][..], true), (&[], false)] {
+        let options = receiver.options(others).attempt_timeout(Duration::from_secs(1));
+        let mut sink = options.endpoint("silent", &format!("http://{address}/"), SECRET).unwrap().open();
+        let failed = errors(&sink.publish(&events).await);
+        assert_eq!(failed.len(), events.len());
+        let unsent: Vec<_> = failed.iter().filter(|error| !error.is_maybe_published()).collect();
+        assert!(!unsent.is_empty(), "{failed:?}");
+        let is = |error: &&SinkError| (error.is_of_one_place(), error.is_not_tried());
+        assert!(unsent.iter().all(|error| is(error) == (one_place, !one_place)), "{unsent:?}");
+    }
 }
