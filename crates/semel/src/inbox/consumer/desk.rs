@@ -1,7 +1,8 @@
 //! What is held, what may be handled now, and what a failure means for what comes after it. Pure.
 //!
 //! Messages of one key form a line; only its front may be handled. A line whose front has failed rests for a while, and the
-//! others go on. Messages without a key are lines of one.
+//! others go on. Messages without a key are lines of one, and of what comes again while it is held: a copy waits for the
+//! original, and is not handled beside it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::handler::FailedKind;
 use super::message::Message;
 use super::options::ConsumerOptions;
+use crate::inbox::Identity;
 use crate::source::Receipt;
 
 /// A message that waits for its turn.
@@ -58,14 +60,30 @@ pub(super) struct Desk {
     /// By the order in which they came.
     held: BTreeMap<u64, Held>,
     by_receipt: HashMap<Receipt, u64>,
-    by_key: HashMap<String, u64>,
+    by_name: HashMap<Name, u64>,
     lines: HashMap<u64, Line>,
     next: u64,
 }
 
-#[derive(Default)]
+/// What those in a line have in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Name {
+    Key { from: String, key: String },
+    Message(Identity),
+}
+
+impl Name {
+    fn of(message: &Message) -> Self {
+        let delivery = message.delivery();
+        match &delivery.key {
+            Some(key) => Self::Key { from: delivery.from.clone(), key: key.clone() },
+            None => Self::Message(message.identity().clone()),
+        }
+    }
+}
+
 struct Line {
-    key: Option<String>,
+    name: Name,
     held: usize,
     rest: Option<Rest>,
 }
@@ -105,9 +123,9 @@ impl Desk {
     fn put(&mut self, receipt: Receipt, message: Message, letter: Option<i64>) {
         let n = self.next;
         self.next += 1;
-        let key = message.delivery().key.as_ref().map(|key| format!("{}\n{key}", message.delivery().from));
-        let line = key.as_ref().map_or(n, |key| *self.by_key.entry(key.clone()).or_insert(n));
-        self.lines.entry(line).or_insert(Line { key, ..Line::default() }).held += 1;
+        let name = Name::of(&message);
+        let line = *self.by_name.entry(name.clone()).or_insert(n);
+        self.lines.entry(line).or_insert(Line { name, held: 0, rest: None }).held += 1;
         self.by_receipt.insert(receipt, n);
         self.held.insert(
             n,
@@ -145,9 +163,9 @@ impl Desk {
         line.held -= 1;
         line.rest = None;
         if line.held == 0
-            && let Some(Line { key: Some(key), .. }) = self.lines.remove(&held.line)
+            && let Some(line) = self.lines.remove(&held.line)
         {
-            self.by_key.remove(&key);
+            self.by_name.remove(&line.name);
         }
     }
 
