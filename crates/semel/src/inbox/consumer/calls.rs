@@ -12,22 +12,19 @@ use tracing::Instrument;
 use super::bisect;
 use super::desk::{Desk, Held, Tried};
 use super::handler::{DeadLetters, Handler};
+use super::look::{LOOK_MAX, Look};
 use super::metrics::ConsumerMetrics;
 use super::options::ConsumerOptions;
 use super::run::{Consumer, farewell, keeping};
 use crate::crash;
 use crate::source::{Receipt, Source, SourceError};
 
-/// How long the source is not asked for more while calls are under way, at first and at most. It is asked without a wait
-/// then: one that waits would have to be broken off when a call ends.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
-
 /// Dropped, they are over: what they did not commit they will not.
 pub(super) struct Calls {
     under_way: JoinSet<Over>,
     /// The lines they are about.
     lines: HashSet<u64>,
-    look: Duration,
+    pub(super) look: Look,
 }
 
 /// A call that has ended.
@@ -38,7 +35,7 @@ pub(super) struct Over {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { under_way: JoinSet::new(), lines: HashSet::new(), look: LOOK.0 }
+        Self { under_way: JoinSet::new(), lines: HashSet::new(), look: Look::default() }
     }
 }
 
@@ -85,7 +82,7 @@ impl Calls {
                 for held in &over.tried {
                     self.lines.remove(&held.line());
                 }
-                self.look = LOOK.0;
+                self.look.freed();
                 over
             }
             // Handlers panic in tasks of their own. This one is ours, and nobody aborts it.
@@ -93,13 +90,15 @@ impl Calls {
         }
     }
 
-    /// How long calls are waited for before the source is asked again. Longer each time that nothing comes.
-    fn patience(&mut self, due: Option<Instant>) -> Duration {
-        let look = self.look;
-        self.look = (look * 2).min(LOOK.1);
-        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
-        // What is due and has not begun stands behind a call.
-        until_due.filter(|until_due| !until_due.is_zero()).map_or(look, |until_due| until_due.min(look))
+    /// How long calls are waited for before it is looked for something else to do.
+    fn patience(&self, due: Option<Instant>) -> Duration {
+        let now = Instant::now();
+        let left = |left: Duration| Some(left).filter(|left| !left.is_zero());
+        // What is due and has not begun stands behind a call, and who is not left alone any more was not asked for lack of
+        // room.
+        let due = due.and_then(|due| left(due.saturating_duration_since(now)));
+        let times = [due, left(self.look.left(now)), Some(LOOK_MAX)];
+        times.into_iter().flatten().min().unwrap_or(LOOK_MAX)
     }
 }
 
@@ -125,9 +124,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Takes in what has ended, and says whether anything has. Waits for the first only where the source had nothing.
     pub(super) async fn end_calls(&mut self, came: bool) -> Result<bool, SourceError> {
         let mut over = Vec::new();
-        if came {
-            self.calls.look = LOOK.0;
-        } else if !self.calls.is_empty() {
+        if !came && !self.calls.is_empty() {
             let patience = self.calls.patience(self.desk.due());
             let held = self.held();
             let next = tokio::time::timeout(patience, self.calls.next());

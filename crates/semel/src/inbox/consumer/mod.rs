@@ -10,6 +10,7 @@ mod calls;
 mod desk;
 mod handler;
 mod letters;
+mod look;
 mod message;
 mod metrics;
 mod options;

@@ -287,10 +287,15 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
+        // One that had nothing a moment ago is left alone for a while, where there is something else to do.
+        let quiet = !idle && !self.calls.look.left(now).is_zero();
         let mut came = false;
-        if room == 0 {
-            let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
-            let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
+        if room == 0 || quiet {
+            // Where there is no wait, calls are waited for, and the source is kept then.
+            if !wait.is_zero() {
+                let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
+                let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
+            }
         } else {
             if now >= self.keep_at {
                 keep(&mut self.source, &mut self.keep_at, &held).await?;
@@ -301,6 +306,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 () = asked_to_stop(stopped) => return Ok(false),
             };
             came = !received.is_empty();
+            if came || idle {
+                self.calls.look.came();
+            }
+            if !came {
+                self.calls.look.nothing(Instant::now(), self.source.look_in());
+            }
             for delivery in received {
                 self.take_in(delivery);
             }
