@@ -191,7 +191,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// and what was not settled comes again.
     ///
     /// # Errors
-    /// When trying again would not help the source.
+    /// When trying again would not help the source. What is under way then may end before, as after a stop.
     pub async fn run(mut self) -> Result<Ended, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
@@ -236,18 +236,24 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
                 Err(error) => {
                     tracing::error!(%error, consumer = self.name, "the consumer stops");
-                    self.drop_calls();
+                    // What is under way is not the source's fault. Some of it may still be heard.
+                    let _ = self.end().await;
                     let _ = self.source.leave().await;
                     return Err(error);
                 }
             }
         }
-        // What it does not hear now comes again; the rest is given back all the same.
-        let last = self.last_calls(&stopped).await;
-        self.drop_calls();
-        let told = self.tell().await;
+        let ended = self.end().await;
         self.source.leave().await?;
-        last.and(told).map(|()| self.ended)
+        ended.map(|()| self.ended)
+    }
+
+    /// What is under way may end, and is told. What the source does not hear now comes again; the rest is given back all
+    /// the same.
+    async fn end(&mut self) -> Result<(), SourceError> {
+        let last = self.last_calls().await;
+        self.drop_calls().await;
+        last.and(self.tell().await)
     }
 
     pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
