@@ -95,7 +95,7 @@ impl Calls {
                 self.look.freed();
                 over
             }
-            // Handlers panic in tasks of their own. This one is ours, and nobody aborts it.
+            // Handlers panic in tasks of their own. This one is ours, and not aborted while it is waited for.
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
         }
     }
@@ -173,6 +173,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             kept.map(drop)
         };
+        self.bury_until = Some(Instant::now() + self.options.farewell);
         self.take_in_ended(over).await;
         kept
     }

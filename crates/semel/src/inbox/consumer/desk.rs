@@ -46,6 +46,16 @@ pub(super) enum Tried {
     },
 }
 
+impl Tried {
+    /// Whose fault it is, if it failed.
+    pub(super) fn kind(&self) -> Option<FailedKind> {
+        match self {
+            Self::Done => None,
+            Self::Failed { kind, .. } => Some(*kind),
+        }
+    }
+}
+
 /// What is to be done about a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -86,6 +96,13 @@ struct Line {
     name: Name,
     held: usize,
     rest: Option<Rest>,
+    doomed: Option<Doomed>,
+}
+
+/// The front of a line that is not to be tried again: the line goes on when it is buried, and not before.
+struct Doomed {
+    n: u64,
+    error: String,
 }
 
 #[derive(Clone, Copy)]
@@ -125,7 +142,7 @@ impl Desk {
         self.next += 1;
         let name = Name::of(&message);
         let line = *self.by_name.entry(name.clone()).or_insert(n);
-        self.lines.entry(line).or_insert(Line { name, held: 0, rest: None }).held += 1;
+        self.lines.entry(line).or_insert(Line { name, held: 0, rest: None, doomed: None }).held += 1;
         self.by_receipt.insert(receipt, n);
         self.held.insert(
             n,
@@ -157,11 +174,12 @@ impl Desk {
 
     /// Takes a message out; its line goes on at once.
     fn remove(&mut self, receipt: Receipt) {
-        let held = self.by_receipt.remove(&receipt).and_then(|n| self.held.remove(&n));
-        let Some(held) = held else { return };
+        let Some(n) = self.by_receipt.remove(&receipt) else { return };
+        let Some(held) = self.held.remove(&n) else { return };
         let Some(line) = self.lines.get_mut(&held.line) else { return };
         line.held -= 1;
         line.rest = None;
+        line.doomed.take_if(|doomed| doomed.n == n);
         if line.held == 0
             && let Some(line) = self.lines.remove(&held.line)
         {
@@ -171,6 +189,30 @@ impl Desk {
 
     fn rests(&self, line: u64, now: Instant) -> bool {
         self.lines.get(&line).and_then(|line| line.rest).is_some_and(|rest| rest.until > now)
+    }
+
+    /// Says that a message is not tried any more, and only waits to be buried.
+    pub(super) fn doom(&mut self, receipt: Receipt, error: &str) {
+        let Some(&n) = self.by_receipt.get(&receipt) else { return };
+        let line = self.held.get(&n).and_then(|held| self.lines.get_mut(&held.line));
+        let Some(line) = line else { return };
+        line.doomed = Some(Doomed { n, error: error.to_owned() });
+    }
+
+    /// Whether the front of that line is not tried any more.
+    pub(super) fn is_doomed(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|line| line.doomed.is_some())
+    }
+
+    /// What is only to be buried and has rested by then, each with why, in the order in which it came.
+    pub(super) fn doomed(&self, at: Instant) -> Vec<(Held, String)> {
+        let rested = self.lines.values().filter(|line| line.rest.is_none_or(|rest| rest.until <= at));
+        let mut doomed: Vec<&Doomed> = rested.filter_map(|line| line.doomed.as_ref()).collect();
+        doomed.sort_unstable_by_key(|doomed| doomed.n);
+        doomed
+            .iter()
+            .filter_map(|doomed| Some((self.held.get(&doomed.n)?.clone(), doomed.error.clone())))
+            .collect()
     }
 
     /// The line in which it stands, if it is still here.
@@ -190,7 +232,8 @@ impl Desk {
         let mut batches: Vec<Vec<Held>> = Vec::new();
         let (mut batch_of, mut full) = (HashMap::new(), HashSet::new());
         for held in self.held.values().filter(|_| most > 0) {
-            if busy.contains(&held.line) || full.contains(&held.line) || self.rests(held.line, now) {
+            let waits = self.is_doomed(held.line) || self.rests(held.line, now);
+            if busy.contains(&held.line) || full.contains(&held.line) || waits {
                 continue;
             }
             // The lines by turns.
@@ -244,7 +287,14 @@ impl Desk {
         self.remove(receipt);
     }
 
-    fn rest(&mut self, receipt: Receipt, now: Instant, after: Option<Duration>, options: &ConsumerOptions) {
+    /// Its line rests, for longer than the last time.
+    pub(super) fn rest(
+        &mut self,
+        receipt: Receipt,
+        now: Instant,
+        after: Option<Duration>,
+        options: &ConsumerOptions,
+    ) {
         let (first, longest) = options.pause;
         let line = self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(|held| held.line);
         let Some(line) = line.and_then(|line| self.lines.get_mut(&line)) else { return };

@@ -172,3 +172,30 @@ fn a_letter_stands_in_the_line_of_its_key_and_one_failure_is_enough() {
     assert_eq!(desk.drop_lost(&[Receipt(0)]), []);
     assert!(desk.letters().is_empty());
 }
+
+#[test]
+fn a_line_whose_front_is_doomed_waits_for_its_burial_and_for_nothing_else() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut desk = desk(&[a, b, a]);
+    let first = Duration::from_millis(100);
+    let options = ConsumerOptions::default().concurrency(1).pause(first, first);
+    let now = Instant::now();
+    let verdict = desk.tried(Receipt(0), failed(FailedKind::Poison), true, now, &options);
+    assert_eq!(verdict, Some(Verdict::Bury { error: "no".into() }));
+    desk.doom(Receipt(0), "no");
+    let doomed = |desk: &Desk, at| -> Vec<(u64, String)> {
+        desk.doomed(at).into_iter().map(|(held, error)| (held.receipt.0, error)).collect()
+    };
+    assert_eq!(doomed(&desk, now), [], "it rests");
+    // The rest is over: it is buried again, and neither it nor what is behind it is tried.
+    assert_eq!(doomed(&desk, now + first), [(0, "no".into())]);
+    assert_eq!(ready(&desk, now + first, &options), [[1]]);
+    assert!(desk.is_doomed(desk.held[&0].line()) && !desk.is_doomed(desk.held[&1].line()));
+    // What is behind it may go, and it stays.
+    assert_eq!(desk.drop_lost(&[Receipt(2)]), []);
+    assert_eq!(doomed(&desk, now + first), [(0, "no".into())]);
+    let (receipt, behind) = message(3, a);
+    desk.add(receipt, behind);
+    desk.buried(Receipt(0));
+    assert_eq!((doomed(&desk, now + first), ready(&desk, now, &options)), (vec![], vec![vec![1, 3]]));
+}

@@ -5,6 +5,7 @@
 //! ```
 
 mod bisect;
+mod burial;
 pub(super) mod call;
 mod calls;
 mod desk;

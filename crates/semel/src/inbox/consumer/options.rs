@@ -107,7 +107,8 @@ impl ConsumerOptions {
     }
 
     /// How long calls under way may take to end after a stop, or after the source has failed for good: twenty seconds unless
-    /// told otherwise. Then they are broken off, and their messages are given back.
+    /// told otherwise. Then they are broken off, and their messages are given back. What failed at last and would be found done
+    /// elsewhere ([`Handler::gives_up_at_once`](super::Handler::gives_up_at_once)) has as long again to be buried.
     pub fn farewell(mut self, patience: Duration) -> Self {
         self.farewell = patience.min(LONGEST);
         self
