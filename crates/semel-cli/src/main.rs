@@ -90,10 +90,13 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             ended
         }
         #[cfg(feature = "consume")]
-        Command::Consume(args) => tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?
-            .block_on(consume::run(cli, args)),
+        Command::Consume(args) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            let ended = runtime.block_on(consume::run(cli, args));
+            // As with the relay: a broker that is away is waited for in vain.
+            runtime.shutdown_background();
+            ended
+        }
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }

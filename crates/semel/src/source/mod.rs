@@ -60,6 +60,13 @@ pub trait Source: Send + 'static {
     /// When it wants to be kept again.
     fn keep_in(&self) -> Duration;
 
+    /// How soon it may be asked again after it had nothing, while messages are handled: 5 ms unless it says otherwise, and
+    /// later each time. Longer for a broker that every question costs something. What comes meanwhile waits that long, unless
+    /// nothing is being handled.
+    fn look_in(&self) -> Duration {
+        Duration::from_millis(5)
+    }
+
     /// Receipts that are worth nothing any more since the last call: another consumer gets these messages.
     fn lost(&mut self) -> Vec<Receipt>;
 

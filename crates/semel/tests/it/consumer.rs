@@ -95,7 +95,7 @@ fn push(queue: &MemoryQueue, key: &str, text: &str) {
 }
 
 /// Runs a consumer until this holds.
-async fn until<S: Source, D: DeadLetters>(consumer: Consumer<S, Effects, D>, holds: impl Fn() -> bool) {
+async fn until<S: Source, H: Handler, D: DeadLetters>(consumer: Consumer<S, H, D>, holds: impl Fn() -> bool) {
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
     let held = async {
@@ -389,22 +389,16 @@ impl Handler for Slow {
 
 #[tokio::test]
 async fn what_is_lost_while_it_is_under_way_is_not_begun_beside_itself() {
-    let queue = MemoryQueue::with_lease("payments", Duration::from_millis(100));
-    push(&queue, "a", "a1");
-    let slow = Slow::default();
-    let consumer = Consumer::new("mail", Forgetful(queue.source()), slow.clone(), options().concurrency(4));
-    let stop = consumer.stop_handle();
-    let run = tokio::spawn(consumer.run());
-    let all = async {
-        while !queue.is_empty() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, all).await.expect("it is never settled");
-    stop.stop();
-    run.await.unwrap().unwrap();
-    assert!(slow.calls.load(Ordering::SeqCst) > 1, "it never came again");
-    assert_eq!(slow.most.load(Ordering::SeqCst), 1, "it was handled beside itself");
+    for key in [Some("a"), None] {
+        let queue = MemoryQueue::with_lease("payments", Duration::from_millis(100));
+        queue.push(key, &[("semel-id", "a1")], "a1");
+        let slow = Slow::default();
+        let consumer =
+            Consumer::new("mail", Forgetful(queue.source()), slow.clone(), options().concurrency(4));
+        until(consumer, || queue.is_empty()).await;
+        assert!(slow.calls.load(Ordering::SeqCst) > 1, "{key:?}: it never came again");
+        assert_eq!(slow.most.load(Ordering::SeqCst), 1, "{key:?}: it was handled beside itself");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod conformance_memory;
 mod conformance_sqlite;
 #[cfg(feature = "sqlite")]
 mod consumer;
+mod consumer_end;
 mod guard_doubt;
 mod guard_faults;
 mod guard_minimal;

@@ -2,6 +2,7 @@
 //! everything in it, in the middle of the work.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use semel::inbox::consumer::{
     Buried, Consumer, ConsumerOptions, DeadLetters, Failed, FailedKind, Handler, Message,
 };
 use semel::inbox::modes::{Call, Marks};
-use semel::source::memory::MemoryQueue;
-use semel::source::{Identify, Source};
+use semel::source::memory::{MemoryQueue, MemorySource};
+use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use semel::store::memory::MemoryStore;
 use semel::store::{AnyStore, Decide, Filter, Store, open};
 use semel::{Effect, Guard, Retention, State};
@@ -333,6 +334,169 @@ async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
         assert_eq!(run.await.unwrap().unwrap().handled, 0);
         assert_eq!(world.buried().len(), 1, "{:?}", world.buried());
     }
+}
+
+/// Dead letters that are away the first times.
+#[derive(Clone, Default)]
+struct Away {
+    times: usize,
+    asked: Arc<AtomicUsize>,
+    buried: Arc<Mutex<Vec<String>>>,
+}
+
+impl DeadLetters for Away {
+    async fn bury(&self, _: &str, message: &Buried<'_>) -> Result<(), Failed> {
+        if self.asked.fetch_add(1, Ordering::SeqCst) < self.times {
+            return Err(Failed::later("the database is away"));
+        }
+        self.buried.lock().unwrap().push(String::from_utf8(message.delivery.payload.to_vec()).unwrap());
+        Ok(())
+    }
+}
+
+/// A source that keeps nothing, so that what rests is lost and comes again.
+struct Forgetful(MemorySource);
+
+impl Source for Forgetful {
+    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
+        self.0.receive(most, wait).await
+    }
+
+    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
+        self.0.settle(settled).await
+    }
+
+    async fn keep(&mut self, _: &[Receipt]) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.0.keep_in()
+    }
+
+    fn lost(&mut self) -> Vec<Receipt> {
+        self.0.lost()
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.0.leave().await
+    }
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let held = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, held).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+fn queue_of(texts: &[&'static str], lease: Duration) -> MemoryQueue {
+    let queue = MemoryQueue::with_lease("payments", lease);
+    for text in texts {
+        queue.push(Some(&text[..1]), &[("semel-id", *text)], *text);
+    }
+    queue
+}
+
+fn quickly() -> ConsumerOptions {
+    ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(5))
+}
+
+#[tokio::test]
+async fn what_failed_after_its_mark_is_buried_however_long_the_dead_letters_are_away() {
+    // All of them fail together, and the first burial does not work.
+    let (queue, (_, marks)) = (queue_of(&["a", "b", "c"], PATIENCE), marks());
+    let (calls, together) = (Arc::new(AtomicUsize::new(0)), Arc::new(tokio::sync::Barrier::new(3)));
+    let counted = Arc::clone(&calls);
+    let handler = marks.claim_before(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let together = Arc::clone(&together);
+        async move {
+            together.wait().await;
+            Err(Failed::new("no route"))
+        }
+    });
+    let dead = Away { times: 4, ..Away::default() };
+    let consumer = Consumer::new("mail", queue.source(), handler, quickly()).dead_letters(dead.clone());
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    until("settled", || queue.is_empty()).await;
+    stop.stop();
+    let ended = run.await.unwrap().unwrap();
+    let mut buried = dead.buried.lock().unwrap().clone();
+    buried.sort();
+    assert_eq!(buried, ["a", "b", "c"]);
+    assert_eq!((ended.handled, ended.buried, calls.load(Ordering::SeqCst)), (0, 3, 3));
+}
+
+#[tokio::test]
+async fn what_fails_after_its_mark_while_the_consumer_stops_is_buried_all_the_same() {
+    let (queue, (_, marks)) = (queue_of(&["a"], PATIENCE), marks());
+    let (begun, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (begins, goes) = (Arc::clone(&begun), Arc::clone(&go));
+    let handler = marks.claim_before(move |_| {
+        let (begins, goes) = (Arc::clone(&begins), Arc::clone(&goes));
+        async move {
+            begins.notify_one();
+            goes.notified().await;
+            Err(Failed::new("no route"))
+        }
+    });
+    // It is away once, too.
+    let dead = Away { times: 1, ..Away::default() };
+    let consumer = Consumer::new("mail", queue.source(), handler, quickly()).dead_letters(dead.clone());
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    begun.notified().await;
+    stop.stop();
+    go.notify_one();
+    let ended = tokio::time::timeout(PATIENCE, run).await.expect("it never stops").unwrap().unwrap();
+    assert_eq!((ended.handled, ended.buried), (0, 1));
+    assert_eq!(*dead.buried.lock().unwrap(), ["a"]);
+    assert!(queue.is_empty());
+}
+
+#[tokio::test]
+async fn what_failed_after_its_mark_holds_its_key_where_there_are_no_dead_letters() {
+    let (queue, (_, marks)) = (queue_of(&["a1", "a2", "b1"], PATIENCE), marks());
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let works = Arc::clone(&done);
+    let handler = marks.claim_before(move |call: Call| {
+        let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
+        let fails = text == "a1";
+        works.lock().unwrap().push(text);
+        async move { if fails { Err(Failed::new("no route")) } else { Ok(()) } }
+    });
+    let nowhere = Away { times: usize::MAX, ..Away::default() };
+    let consumer = Consumer::new("mail", queue.source(), handler, quickly()).dead_letters(nowhere.clone());
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    until("tried again", || nowhere.asked.load(Ordering::SeqCst) > 5 && queue.len() <= 2).await;
+    stop.stop();
+    assert_eq!(run.await.unwrap().unwrap().handled, 1);
+    let mut done = done.lock().unwrap().clone();
+    done.sort();
+    assert_eq!((done, queue.len()), (vec!["a1".to_owned(), "b1".to_owned()], 2));
+}
+
+#[tokio::test]
+async fn what_failed_after_its_mark_and_was_lost_is_buried_by_who_knows_of_it() {
+    let (queue, (_, marks)) = (queue_of(&["a"], Duration::from_millis(50)), marks());
+    let handler = marks.claim_before(|_| async { Err(Failed::new("no route")) });
+    let dead = Away { times: 5, ..Away::default() };
+    // It rests for much longer than the lease.
+    let rest = Duration::from_millis(100);
+    let options = ConsumerOptions::default().pause(rest, rest);
+    let consumer = Consumer::new("mail", Forgetful(queue.source()), handler, options);
+    let consumer = consumer.dead_letters(dead.clone());
+    let stop = consumer.stop_handle();
+    let run = tokio::spawn(consumer.run());
+    until("settled", || queue.is_empty()).await;
+    stop.stop();
+    run.await.unwrap().unwrap();
+    assert_eq!(*dead.buried.lock().unwrap(), ["a"]);
 }
 
 #[tokio::test]

@@ -77,6 +77,10 @@ impl Source for AnySource {
         each!(self, source => source.keep_in())
     }
 
+    fn look_in(&self) -> Duration {
+        each!(self, source => source.look_in())
+    }
+
     fn lost(&mut self) -> Vec<Receipt> {
         each!(self, source => source.lost())
     }

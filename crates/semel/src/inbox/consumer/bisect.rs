@@ -23,6 +23,7 @@ pub(super) async fn handle<H: Handler>(
     options: &ConsumerOptions,
     observer: &Observer,
     stopped: &watch::Receiver<bool>,
+    alive: &watch::Receiver<()>,
 ) -> Vec<(Receipt, Tried)> {
     let mut told = Vec::with_capacity(batch.len());
     let mut failed_lines = HashSet::new();
@@ -37,7 +38,7 @@ pub(super) async fn handle<H: Handler>(
         if part.is_empty() {
             continue;
         }
-        let error = match handled(&handler, &part, options, observer).await {
+        let error = match handled(&handler, &part, options, observer, alive).await {
             Called::Done(_) => {
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
                 continue;
@@ -77,13 +78,17 @@ async fn handled<H: Handler>(
     part: &[Held],
     options: &ConsumerOptions,
     observer: &Observer,
+    alive: &watch::Receiver<()>,
 ) -> Called<usize> {
     let messages: Vec<_> = part.iter().map(|held| held.message.clone()).collect();
     let gives_up = handler.gives_up_at_once();
     let handler = Arc::clone(handler);
     let begun = Instant::now();
     let (span, spans) = observer.spans(part);
+    let alive = alive.clone();
     let work = async move {
+        // Held for as long as the handler runs, also by one that was broken off and has not heard of it.
+        let _alive = alive;
         let (done, already) = tally::counting(handler.handle(&messages)).await;
         done.map(|()| already)
     };

@@ -13,7 +13,8 @@ pub(in crate::inbox) enum Called<T> {
     TooLong(Failed),
 }
 
-/// One call, in a task of its own: what panics or hangs there fails, and nothing else. Dropped, it is over.
+/// One call, in a task of its own: what panics or hangs there fails, and nothing else. Dropped or too long, it
+/// is broken off where it next waits for something.
 pub(in crate::inbox) async fn call<T: Send + 'static>(
     who: &str,
     work: impl Future<Output = Result<T, Failed>> + Send + 'static,

@@ -12,22 +12,24 @@ use tracing::Instrument;
 use super::bisect;
 use super::desk::{Desk, Held, Tried};
 use super::handler::{DeadLetters, Handler};
+use super::look::{LOOK_MAX, Look};
 use super::metrics::ConsumerMetrics;
 use super::options::ConsumerOptions;
-use super::run::{Consumer, farewell, keeping};
+use super::run::{Consumer, keeping};
 use crate::crash;
 use crate::source::{Receipt, Source, SourceError};
 
-/// How long the source is not asked for more while calls are under way, at first and at most. It is asked without a wait
-/// then: one that waits would have to be broken off when a call ends.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
+/// How long calls that were broken off are waited for.
+const GONE_MAX: Duration = Duration::from_secs(1);
 
-/// Dropped, they are over: what they did not commit they will not.
+/// Dropped, they are broken off where they next wait for something: what they commit until then they have committed.
 pub(super) struct Calls {
     under_way: JoinSet<Over>,
     /// The lines they are about.
     lines: HashSet<u64>,
-    look: Duration,
+    pub(super) look: Look,
+    /// Each call listens, to nothing: when nobody does any more, all are gone, also the tasks in which handlers run.
+    alive: watch::Sender<()>,
 }
 
 /// A call that has ended.
@@ -38,7 +40,12 @@ pub(super) struct Over {
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { under_way: JoinSet::new(), lines: HashSet::new(), look: LOOK.0 }
+        Self {
+            under_way: JoinSet::new(),
+            lines: HashSet::new(),
+            look: Look::default(),
+            alive: watch::channel(()).0,
+        }
     }
 }
 
@@ -85,21 +92,33 @@ impl Calls {
                 for held in &over.tried {
                     self.lines.remove(&held.line());
                 }
-                self.look = LOOK.0;
+                self.look.freed();
                 over
             }
-            // Handlers panic in tasks of their own. This one is ours, and nobody aborts it.
+            // Handlers panic in tasks of their own. This one is ours, and not aborted while it is waited for.
             Err(broken) => std::panic::resume_unwind(broken.into_panic()),
         }
     }
 
-    /// How long calls are waited for before the source is asked again. Longer each time that nothing comes.
-    fn patience(&mut self, due: Option<Instant>) -> Duration {
-        let look = self.look;
-        self.look = (look * 2).min(LOOK.1);
-        let until_due = due.map(|due| due.saturating_duration_since(Instant::now()));
-        // What is due and has not begun stands behind a call.
-        until_due.filter(|until_due| !until_due.is_zero()).map_or(look, |until_due| until_due.min(look))
+    /// How long calls are waited for before it is looked for something else to do.
+    fn patience(&self, due: Option<Instant>) -> Duration {
+        let now = Instant::now();
+        let left = |left: Duration| Some(left).filter(|left| !left.is_zero());
+        // What is due and has not begun stands behind a call, and who is not left alone any more was not asked for lack of
+        // room.
+        let due = due.and_then(|due| left(due.saturating_duration_since(now)));
+        let times = [due, left(self.look.left(now)), Some(LOOK_MAX)];
+        times.into_iter().flatten().min().unwrap_or(LOOK_MAX)
+    }
+
+    /// Breaks them off, and waits a little until they are gone: what is given back now should not be committed beside whoever
+    /// gets it. Those that had ended by then.
+    async fn break_off(mut self) -> Vec<Over> {
+        self.under_way.abort_all();
+        if tokio::time::timeout(GONE_MAX, self.alive.closed()).await.is_err() {
+            tracing::warn!("a handler cannot be broken off; it may go on when its messages are given back");
+        }
+        std::iter::from_fn(|| self.under_way.try_join_next()).flatten().collect()
     }
 }
 
@@ -116,8 +135,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         for batch in ready {
             let (handler, options) = (Arc::clone(&self.handler), Arc::clone(&self.options));
             let (observer, stopped) = (self.observer.clone(), stopped.clone());
+            let alive = self.calls.alive.subscribe();
             self.calls.begin(batch.clone(), async move {
-                bisect::handle(handler, batch, &options, &observer, &stopped).await
+                bisect::handle(handler, batch, &options, &observer, &stopped, &alive).await
             });
         }
     }
@@ -125,9 +145,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Takes in what has ended, and says whether anything has. Waits for the first only where the source had nothing.
     pub(super) async fn end_calls(&mut self, came: bool) -> Result<bool, SourceError> {
         let mut over = Vec::new();
-        if came {
-            self.calls.look = LOOK.0;
-        } else if !self.calls.is_empty() {
+        if !came && !self.calls.is_empty() {
             let patience = self.calls.patience(self.desk.due());
             let held = self.held();
             let next = tokio::time::timeout(patience, self.calls.next());
@@ -137,35 +155,39 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         Ok(self.take_in_ended(over).await)
     }
 
-    /// Waits for the last calls, as long as a farewell takes. What is still under way then is dropped, and its messages are
-    /// given back.
-    pub(super) async fn last_calls(&mut self, stopped: &watch::Receiver<bool>) -> Result<(), SourceError> {
-        let held = self.held();
-        let calls = &mut self.calls;
-        let last = async {
-            let mut over = Vec::new();
-            let mut farewell = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
-            loop {
-                tokio::select! {
-                    ended = calls.next() => match ended {
-                        Some(ended) => over.push(ended),
-                        None => return over,
-                    },
-                    () = &mut farewell => return over,
+    /// Waits for the last calls, as long as a farewell takes, and takes in what became of them, whatever the source says
+    /// meanwhile.
+    pub(super) async fn last_calls(&mut self) -> Result<(), SourceError> {
+        let (held, mut over) = (self.held(), Vec::new());
+        let kept = {
+            let last = async {
+                while let Some(ended) = self.calls.next().await {
+                    over.push(ended);
                 }
+            };
+            let mut last = std::pin::pin!(tokio::time::timeout(self.options.farewell, last));
+            let kept = keeping(&mut self.source, &mut self.keep_at, &held, last.as_mut()).await;
+            if kept.is_err() {
+                // It is not kept any more. What is under way is still the handler's, and may be committed by now.
+                let _ = last.await;
             }
+            kept.map(drop)
         };
-        let over = keeping(&mut self.source, &mut self.keep_at, &held, last).await?;
+        self.bury_until = Some(Instant::now() + self.options.farewell);
         self.take_in_ended(over).await;
-        Ok(())
+        kept
     }
 
-    /// These did not end, and will not.
-    pub(super) fn drop_calls(&mut self) {
-        if !self.calls.is_empty() {
+    /// These did not end, and are broken off. Their messages are given back.
+    pub(super) async fn drop_calls(&mut self) {
+        if self.calls.is_empty() {
+            return;
+        }
+        let over = std::mem::take(&mut self.calls).break_off().await;
+        if over.is_empty() {
             self.observe(|metrics| metrics.round_ends(std::iter::empty()));
         }
-        self.calls = Calls::default();
+        self.take_in_ended(over).await;
     }
 
     /// These and what else has ended by now. Whether that is anything.

@@ -1,7 +1,8 @@
 //! What is held, what may be handled now, and what a failure means for what comes after it. Pure.
 //!
 //! Messages of one key form a line; only its front may be handled. A line whose front has failed rests for a while, and the
-//! others go on. Messages without a key are lines of one.
+//! others go on. Messages without a key are lines of one, and of what comes again while it is held: a copy waits for the
+//! original, and is not handled beside it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::handler::FailedKind;
 use super::message::Message;
 use super::options::ConsumerOptions;
+use crate::inbox::Identity;
 use crate::source::Receipt;
 
 /// A message that waits for its turn.
@@ -44,6 +46,16 @@ pub(super) enum Tried {
     },
 }
 
+impl Tried {
+    /// Whose fault it is, if it failed.
+    pub(super) fn kind(&self) -> Option<FailedKind> {
+        match self {
+            Self::Done => None,
+            Self::Failed { kind, .. } => Some(*kind),
+        }
+    }
+}
+
 /// What is to be done about a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -58,16 +70,39 @@ pub(super) struct Desk {
     /// By the order in which they came.
     held: BTreeMap<u64, Held>,
     by_receipt: HashMap<Receipt, u64>,
-    by_key: HashMap<String, u64>,
+    by_name: HashMap<Name, u64>,
     lines: HashMap<u64, Line>,
     next: u64,
 }
 
-#[derive(Default)]
+/// What those in a line have in common.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Name {
+    Key { from: String, key: String },
+    Message(Identity),
+}
+
+impl Name {
+    fn of(message: &Message) -> Self {
+        let delivery = message.delivery();
+        match &delivery.key {
+            Some(key) => Self::Key { from: delivery.from.clone(), key: key.clone() },
+            None => Self::Message(message.identity().clone()),
+        }
+    }
+}
+
 struct Line {
-    key: Option<String>,
+    name: Name,
     held: usize,
     rest: Option<Rest>,
+    doomed: Option<Doomed>,
+}
+
+/// The front of a line that is not to be tried again: the line goes on when it is buried, and not before.
+struct Doomed {
+    n: u64,
+    error: String,
 }
 
 #[derive(Clone, Copy)]
@@ -105,9 +140,9 @@ impl Desk {
     fn put(&mut self, receipt: Receipt, message: Message, letter: Option<i64>) {
         let n = self.next;
         self.next += 1;
-        let key = message.delivery().key.as_ref().map(|key| format!("{}\n{key}", message.delivery().from));
-        let line = key.as_ref().map_or(n, |key| *self.by_key.entry(key.clone()).or_insert(n));
-        self.lines.entry(line).or_insert(Line { key, ..Line::default() }).held += 1;
+        let name = Name::of(&message);
+        let line = *self.by_name.entry(name.clone()).or_insert(n);
+        self.lines.entry(line).or_insert(Line { name, held: 0, rest: None, doomed: None }).held += 1;
         self.by_receipt.insert(receipt, n);
         self.held.insert(
             n,
@@ -139,20 +174,45 @@ impl Desk {
 
     /// Takes a message out; its line goes on at once.
     fn remove(&mut self, receipt: Receipt) {
-        let held = self.by_receipt.remove(&receipt).and_then(|n| self.held.remove(&n));
-        let Some(held) = held else { return };
+        let Some(n) = self.by_receipt.remove(&receipt) else { return };
+        let Some(held) = self.held.remove(&n) else { return };
         let Some(line) = self.lines.get_mut(&held.line) else { return };
         line.held -= 1;
         line.rest = None;
+        line.doomed.take_if(|doomed| doomed.n == n);
         if line.held == 0
-            && let Some(Line { key: Some(key), .. }) = self.lines.remove(&held.line)
+            && let Some(line) = self.lines.remove(&held.line)
         {
-            self.by_key.remove(&key);
+            self.by_name.remove(&line.name);
         }
     }
 
     fn rests(&self, line: u64, now: Instant) -> bool {
         self.lines.get(&line).and_then(|line| line.rest).is_some_and(|rest| rest.until > now)
+    }
+
+    /// Says that a message is not tried any more, and only waits to be buried.
+    pub(super) fn doom(&mut self, receipt: Receipt, error: &str) {
+        let Some(&n) = self.by_receipt.get(&receipt) else { return };
+        let line = self.held.get(&n).and_then(|held| self.lines.get_mut(&held.line));
+        let Some(line) = line else { return };
+        line.doomed = Some(Doomed { n, error: error.to_owned() });
+    }
+
+    /// Whether the front of that line is not tried any more.
+    pub(super) fn is_doomed(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|line| line.doomed.is_some())
+    }
+
+    /// What is only to be buried and has rested by then, each with why, in the order in which it came.
+    pub(super) fn doomed(&self, at: Instant) -> Vec<(Held, String)> {
+        let rested = self.lines.values().filter(|line| line.rest.is_none_or(|rest| rest.until <= at));
+        let mut doomed: Vec<&Doomed> = rested.filter_map(|line| line.doomed.as_ref()).collect();
+        doomed.sort_unstable_by_key(|doomed| doomed.n);
+        doomed
+            .iter()
+            .filter_map(|doomed| Some((self.held.get(&doomed.n)?.clone(), doomed.error.clone())))
+            .collect()
     }
 
     /// The line in which it stands, if it is still here.
@@ -172,7 +232,8 @@ impl Desk {
         let mut batches: Vec<Vec<Held>> = Vec::new();
         let (mut batch_of, mut full) = (HashMap::new(), HashSet::new());
         for held in self.held.values().filter(|_| most > 0) {
-            if busy.contains(&held.line) || full.contains(&held.line) || self.rests(held.line, now) {
+            let waits = self.is_doomed(held.line) || self.rests(held.line, now);
+            if busy.contains(&held.line) || full.contains(&held.line) || waits {
                 continue;
             }
             // The lines by turns.
@@ -226,7 +287,14 @@ impl Desk {
         self.remove(receipt);
     }
 
-    fn rest(&mut self, receipt: Receipt, now: Instant, after: Option<Duration>, options: &ConsumerOptions) {
+    /// Its line rests, for longer than the last time.
+    pub(super) fn rest(
+        &mut self,
+        receipt: Receipt,
+        now: Instant,
+        after: Option<Duration>,
+        options: &ConsumerOptions,
+    ) {
         let (first, longest) = options.pause;
         let line = self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(|held| held.line);
         let Some(line) = line.and_then(|line| self.lines.get_mut(&line)) else { return };

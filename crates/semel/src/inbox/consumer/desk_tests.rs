@@ -3,9 +3,14 @@ use crate::inbox::Identity;
 use crate::source::Delivery;
 
 fn message(n: u64, key: Option<&str>) -> (Receipt, Message) {
+    copy(n, n, key)
+}
+
+/// The message of that number, delivered under another.
+fn copy(n: u64, id: u64, key: Option<&str>) -> (Receipt, Message) {
     let mut delivery = Delivery::new(Receipt(n), "payments", n.to_string(), n.to_string());
     delivery.key = key.map(str::to_owned);
-    (Receipt(n), Message::new(Identity::new("payments", &n.to_string()).unwrap(), delivery))
+    (Receipt(n), Message::new(Identity::new("payments", &id.to_string()).unwrap(), delivery))
 }
 
 fn desk(keys: &[Option<&str>]) -> Desk {
@@ -52,6 +57,23 @@ fn what_stands_behind_a_call_waits_and_the_others_go_on() {
     assert_eq!(ready(2), [vec![1, 4], vec![3]]);
     assert_eq!(ready(1), [[1, 3, 4]]);
     assert!(ready(0).is_empty());
+}
+
+#[test]
+fn what_comes_again_without_a_key_stands_behind_itself_and_others_do_not() {
+    let mut desk = desk(&[None, None]);
+    let (receipt, again) = copy(2, 0, None);
+    desk.add(receipt, again);
+    let options = ConsumerOptions::default().concurrency(8);
+    assert_eq!(ready(&desk, Instant::now(), &options), [vec![0, 2], vec![1]]);
+    let busy = HashSet::from([desk.held[&0].line()]);
+    assert_eq!(numbers(&desk.ready(Instant::now(), &options, &busy, 8)), [[1]]);
+    // At the front where the original was done, and given back where it was lost.
+    desk.tried(Receipt(0), Tried::Done, true, Instant::now(), &options);
+    assert_eq!(ready(&desk, Instant::now(), &options), [[1], [2]]);
+    let (receipt, again) = copy(3, 1, None);
+    desk.add(receipt, again);
+    assert_eq!(desk.drop_lost(&[Receipt(1)]), [Receipt(3)]);
 }
 
 #[test]
@@ -118,7 +140,7 @@ fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
     assert_eq!(desk.tried(Receipt(1), failed(FailedKind::Message), true, Instant::now(), &options), None);
     assert_eq!(desk.receipts(), [Receipt(0), Receipt(2)]);
     assert_eq!(desk.drop_lost(&[Receipt(0), Receipt(2)]), []);
-    assert!(desk.by_key.is_empty() && desk.lines.is_empty() && desk.by_receipt.is_empty());
+    assert!(desk.by_name.is_empty() && desk.lines.is_empty() && desk.by_receipt.is_empty());
 }
 
 #[test]
@@ -149,4 +171,31 @@ fn a_letter_stands_in_the_line_of_its_key_and_one_failure_is_enough() {
     // What would overtake a message that was lost is dropped, and is not the source's to be given back.
     assert_eq!(desk.drop_lost(&[Receipt(0)]), []);
     assert!(desk.letters().is_empty());
+}
+
+#[test]
+fn a_line_whose_front_is_doomed_waits_for_its_burial_and_for_nothing_else() {
+    let (a, b) = (Some("a"), Some("b"));
+    let mut desk = desk(&[a, b, a]);
+    let first = Duration::from_millis(100);
+    let options = ConsumerOptions::default().concurrency(1).pause(first, first);
+    let now = Instant::now();
+    let verdict = desk.tried(Receipt(0), failed(FailedKind::Poison), true, now, &options);
+    assert_eq!(verdict, Some(Verdict::Bury { error: "no".into() }));
+    desk.doom(Receipt(0), "no");
+    let doomed = |desk: &Desk, at| -> Vec<(u64, String)> {
+        desk.doomed(at).into_iter().map(|(held, error)| (held.receipt.0, error)).collect()
+    };
+    assert_eq!(doomed(&desk, now), [], "it rests");
+    // The rest is over: it is buried again, and neither it nor what is behind it is tried.
+    assert_eq!(doomed(&desk, now + first), [(0, "no".into())]);
+    assert_eq!(ready(&desk, now + first, &options), [[1]]);
+    assert!(desk.is_doomed(desk.held[&0].line()) && !desk.is_doomed(desk.held[&1].line()));
+    // What is behind it may go, and it stays.
+    assert_eq!(desk.drop_lost(&[Receipt(2)]), []);
+    assert_eq!(doomed(&desk, now + first), [(0, "no".into())]);
+    let (receipt, behind) = message(3, a);
+    desk.add(receipt, behind);
+    desk.buried(Receipt(0));
+    assert_eq!((doomed(&desk, now + first), ready(&desk, now, &options)), (vec![], vec![vec![1, 3]]));
 }

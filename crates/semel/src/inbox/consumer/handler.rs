@@ -53,7 +53,8 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Whether a message is given up when its call panics or takes too long. For whoever would find it done in a second call,
-    /// although nobody knows.
+    /// although nobody knows. What is poison to such a handler is not handed to it again, however long it takes to be buried,
+    /// and is buried during a farewell as well.
     fn gives_up_at_once(&self) -> bool {
         false
     }

@@ -111,9 +111,14 @@ pub(super) async fn within<S: Source, T>(
     limit: Duration,
     work: impl Future<Output = Result<T, Failed>>,
 ) -> Result<T, Failed> {
-    match keeping(source, keep_at, held, tokio::time::timeout(limit, work)).await {
-        Ok(Ok(done)) => done,
-        Ok(Err(_)) => Err(Failed::later(format!("it took longer than {limit:?}"))),
-        Err(error) => Err(Failed::later(error)),
-    }
+    let mut work = std::pin::pin!(tokio::time::timeout(limit, work));
+    let done = match keeping(source, keep_at, held, work.as_mut()).await {
+        Ok(done) => done,
+        Err(error) => {
+            // Told again when it is asked for something. What is asked for here is not its fault, and not broken off.
+            tracing::warn!(%error, "messages are not kept any more");
+            work.await
+        }
+    };
+    done.unwrap_or_else(|_| Err(Failed::later(format!("it took longer than {limit:?}"))))
 }

@@ -5,11 +5,13 @@
 //! ```
 
 mod bisect;
+mod burial;
 pub(super) mod call;
 mod calls;
 mod desk;
 mod handler;
 mod letters;
+mod look;
 mod message;
 mod metrics;
 mod options;

@@ -100,14 +100,15 @@ impl ConsumerOptions {
         self
     }
 
-    /// How long one call may take: a minute unless told otherwise. Then it is dropped, and with it its transaction.
+    /// How long one call may take: a minute unless told otherwise. Then it is broken off, and with it its transaction.
     pub fn handle_timeout(mut self, timeout: Duration) -> Self {
         self.handle_timeout = timeout.clamp(Duration::from_millis(10), LONGEST);
         self
     }
 
-    /// How long calls under way may take to end after a stop: twenty seconds unless told otherwise. Then they are dropped,
-    /// and their messages are given back.
+    /// How long calls under way may take to end after a stop, or after the source has failed for good: twenty seconds unless
+    /// told otherwise. Then they are broken off, and their messages are given back. What failed at last and would be found done
+    /// elsewhere ([`Handler::gives_up_at_once`](super::Handler::gives_up_at_once)) has as long again to be buried.
     pub fn farewell(mut self, patience: Duration) -> Self {
         self.farewell = patience.min(LONGEST);
         self

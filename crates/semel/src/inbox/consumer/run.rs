@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::burial::Nameless;
 use super::calls::Calls;
 use super::desk::{Desk, Held, Tried, Verdict};
-use super::handler::{Buried, DeadLetters, Failed, Handler};
-use super::letters::{Letters, within};
+use super::handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
+use super::letters::Letters;
 use super::message::Message;
 use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
@@ -35,13 +36,15 @@ pub struct Consumer<S, H, D = Nowhere> {
     pub(super) handler: Arc<H>,
     pub(super) dead: D,
     pub(super) options: Arc<ConsumerOptions>,
-    stop: watch::Sender<bool>,
+    pub(super) stop: watch::Sender<bool>,
     pub(super) desk: Desk,
     pub(super) calls: Calls,
     /// Messages that cannot be told from others.
-    nameless: Vec<Nameless>,
+    pub(super) nameless: Vec<Nameless>,
+    /// Until when the last ones may be buried.
+    pub(super) bury_until: Option<Instant>,
     /// What the source has not been told yet.
-    untold: Vec<(Receipt, Settle)>,
+    pub(super) untold: Vec<(Receipt, Settle)>,
     /// Not ours any more, and still under way.
     lost: Vec<Receipt>,
     /// When the source is to be kept.
@@ -51,19 +54,12 @@ pub struct Consumer<S, H, D = Nowhere> {
     pub(super) upkeep: Upkeep,
     pub(super) observer: Observer,
     /// What has failed since anything was handled.
-    suspects: HashSet<Receipt>,
-    ended: Ended,
+    pub(super) suspects: HashSet<Receipt>,
+    pub(super) ended: Ended,
 }
 
-/// A message without an id, and when it is tried to be buried again.
-struct Nameless {
-    delivery: Delivery,
-    error: String,
-    due: Instant,
-    pause: Duration,
-}
-
-/// No place to bury messages: what cannot be handled is tried again for ever, and its key waits.
+/// No place to bury messages: what cannot be handled is tried again for ever, and its key waits. With a handler that
+/// [gives up at once](Handler::gives_up_at_once) it only waits, until the process ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nowhere;
 
@@ -112,6 +108,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             desk: Desk::default(),
             calls: Calls::default(),
             nameless: Vec::new(),
+            bury_until: None,
             untold: Vec::new(),
             lost: Vec::new(),
             keep_at: Instant::now(),
@@ -134,6 +131,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             desk,
             calls,
             nameless,
+            bury_until,
             untold,
             lost,
             keep_at,
@@ -154,6 +152,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             desk,
             calls,
             nameless,
+            bury_until,
             untold,
             lost,
             keep_at,
@@ -191,7 +190,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// and what was not settled comes again.
     ///
     /// # Errors
-    /// When trying again would not help the source.
+    /// When trying again would not help the source. What is under way then may end before, as after a stop.
     pub async fn run(mut self) -> Result<Ended, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
@@ -203,6 +202,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 let came = self.receive(&mut stopped).await?;
                 self.ask_retention().await;
                 self.bury_nameless().await;
+                self.bury_doomed().await;
                 self.begin_calls(&stopped);
                 let ended = self.end_calls(came).await?;
                 self.tell().await?;
@@ -236,18 +236,25 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 }
                 Err(error) => {
                     tracing::error!(%error, consumer = self.name, "the consumer stops");
-                    self.drop_calls();
+                    // What is under way is not the source's fault. Some of it may still be heard.
+                    let _ = self.end().await;
                     let _ = self.source.leave().await;
                     return Err(error);
                 }
             }
         }
-        // What it does not hear now comes again; the rest is given back all the same.
-        let last = self.last_calls(&stopped).await;
-        self.drop_calls();
-        let told = self.tell().await;
+        let ended = self.end().await;
         self.source.leave().await?;
-        last.and(told).map(|()| self.ended)
+        ended.map(|()| self.ended)
+    }
+
+    /// What is under way may end, and is told. What the source does not hear now comes again; the rest is given back all
+    /// the same.
+    async fn end(&mut self) -> Result<(), SourceError> {
+        let last = self.last_calls().await;
+        self.drop_calls().await;
+        self.bury_last().await;
+        last.and(self.tell().await)
     }
 
     pub(super) fn observe(&self, tell: impl FnOnce(&ConsumerMetrics)) {
@@ -264,7 +271,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// Tells the source what became of messages, until it has heard it.
-    async fn tell(&mut self) -> Result<(), SourceError> {
+    pub(super) async fn tell(&mut self) -> Result<(), SourceError> {
         self.give_up_lost();
         if self.untold.is_empty() {
             return Ok(());
@@ -287,10 +294,15 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
+        // One that had nothing a moment ago is left alone for a while, where there is something else to do.
+        let quiet = !idle && !self.calls.look.left(now).is_zero();
         let mut came = false;
-        if room == 0 {
-            let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
-            let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
+        if room == 0 || quiet {
+            // Where there is no wait, calls are waited for, and the source is kept then.
+            if !wait.is_zero() {
+                let rest = tokio::time::timeout(wait, asked_to_stop(stopped));
+                let _ = keeping(&mut self.source, &mut self.keep_at, &held, rest).await?;
+            }
         } else {
             if now >= self.keep_at {
                 keep(&mut self.source, &mut self.keep_at, &held).await?;
@@ -301,6 +313,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 () = asked_to_stop(stopped) => return Ok(false),
             };
             came = !received.is_empty();
+            if came || idle {
+                self.calls.look.came();
+            }
+            if !came {
+                self.calls.look.nothing(Instant::now(), self.source.look_in());
+            }
             for delivery in received {
                 self.take_in(delivery);
             }
@@ -310,13 +328,15 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// What is not ours any more is forgotten, and what would overtake it is given back. What is under way is so only when
-    /// its call has ended: else it would come again and be handled beside itself.
-    fn give_up_lost(&mut self) {
+    /// its call has ended: else it would come again and be handled beside itself. What waits to be buried is so when it is:
+    /// whoever gets it finds it done, and nobody else knows that it failed.
+    pub(super) fn give_up_lost(&mut self) {
         self.lost.extend(self.source.lost());
-        let (under_way, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut self.lost)
+        let stays = |line| self.calls.has(line) || self.desk.is_doomed(line);
+        let (stay, lost): (Vec<_>, Vec<_>) = std::mem::take(&mut self.lost)
             .into_iter()
-            .partition(|receipt| self.desk.line_of(*receipt).is_some_and(|line| self.calls.has(line)));
-        self.lost = under_way;
+            .partition(|receipt| self.desk.line_of(*receipt).is_some_and(stays));
+        self.lost = stay;
         if lost.is_empty() {
             return;
         }
@@ -345,77 +365,9 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     place = delivery.place,
                     "a message without a name"
                 );
-                let (due, pause) = (Instant::now(), self.options.pause.0);
-                self.nameless.push(Nameless { delivery, error, due, pause });
+                self.nameless.push(Nameless::new(delivery, error, self.options.pause.0));
             }
         }
-    }
-
-    async fn bury_nameless(&mut self) {
-        let mut tell_at = Instant::now() + self.source.keep_in();
-        let mut at = 0;
-        while let Some(nameless) = self.nameless.get(at) {
-            if nameless.due > Instant::now() {
-                at += 1;
-                continue;
-            }
-            let (delivery, error) = (nameless.delivery.clone(), nameless.error.clone());
-            let (identity, failing_for) = (None, Duration::ZERO);
-            let buried =
-                Buried { delivery: &delivery, identity, id: None, error: &error, tries: 0, failing_for };
-            if self.bury(&buried).await {
-                self.nameless.remove(at);
-                self.untold.push((delivery.receipt, Settle::Done));
-                self.tell_if_due(&mut tell_at).await;
-                continue;
-            }
-            if let Some(nameless) = self.nameless.get_mut(at) {
-                nameless.due = Instant::now() + nameless.pause;
-                nameless.pause = (nameless.pause * 2).min(self.options.pause.1);
-            }
-            // The others would have to wait as long for the same answer.
-            return;
-        }
-    }
-
-    /// What is settled is not kept any more: where much takes long it is told in between.
-    async fn tell_if_due(&mut self, tell_at: &mut Instant) {
-        if Instant::now() < *tell_at {
-            return;
-        }
-        if let Err(error) = self.tell().await {
-            tracing::warn!(%error, consumer = self.name, "the source did not hear what became of messages; told again");
-        }
-        *tell_at = Instant::now() + self.source.keep_in();
-    }
-
-    /// Whether it is kept.
-    async fn bury(&mut self, buried: &Buried<'_>) -> bool {
-        if *self.stop.borrow() {
-            // It is given back.
-            return false;
-        }
-        let held = self.held();
-        let limit = self.options.handle_timeout;
-        let bury = self.dead.bury(&self.name, buried);
-        let kept = within(&mut self.source, &mut self.keep_at, &held, limit, bury).await;
-        match kept {
-            Ok(()) => {
-                tracing::warn!(
-                    error = buried.error,
-                    consumer = self.name,
-                    id = buried.id,
-                    "a message was buried"
-                );
-                self.ended.buried += 1;
-                self.observe(|metrics| metrics.dead(buried.tries));
-                crash::point(crash::AFTER_BURY);
-            }
-            Err(ref not) => {
-                tracing::warn!(error = buried.error, %not, consumer = self.name, id = buried.id, "a message cannot be handled");
-            }
-        }
-        kept.is_ok()
     }
 
     /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
@@ -451,6 +403,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             } else {
                 self.ended.failed += 1;
             }
+            let for_good = self.handler.gives_up_at_once() && became.kind() == Some(FailedKind::Poison);
             let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
             if verdict == Some(Verdict::Again) {
                 self.observe(ConsumerMetrics::retried);
@@ -462,24 +415,11 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 continue;
             }
             let Some(held) = tried.get(&receipt) else { continue };
+            if for_good {
+                self.desk.doom(receipt, &error);
+            }
             // Where one was not kept, the others would have to wait as long for the same answer: they rest.
-            if !can_bury {
-                continue;
-            }
-            let buried = Buried {
-                delivery: held.message.delivery(),
-                identity: Some(held.message.identity()),
-                id: Some(held.message.identity().id()),
-                error: &error,
-                tries: held.tries.saturating_add(1),
-                failing_for: held.failing_since.map_or(Duration::ZERO, |since| since.elapsed()),
-            };
-            can_bury = self.bury(&buried).await;
-            if can_bury {
-                self.desk.buried(receipt);
-                self.suspects.remove(&receipt);
-                self.untold.push((receipt, Settle::Done));
-            }
+            can_bury = can_bury && self.give_up(held, &error, held.tries.saturating_add(1)).await;
         }
     }
 }

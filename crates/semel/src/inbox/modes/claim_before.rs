@@ -13,7 +13,10 @@ use crate::store::Store;
 ///
 /// Also lost is the effect of a message whose mark the store recorded without saying so in time, and of one whose work
 /// failed: the latter is poison, told once to the consumer's [dead letters](crate::inbox::consumer::DeadLetters). Nobody
-/// tries it again, not even from there.
+/// tries it again, not even from there. While they are away, or where there are none, its key waits; when the process ends
+/// before it is buried, whoever gets the message finds it done, and its failure is in this process's log and nowhere else.
+/// Work that takes longer than the consumer's [farewell](crate::inbox::consumer::ConsumerOptions::farewell) is lost as in a
+/// crash.
 #[derive(Debug)]
 pub struct ClaimBefore<S, W> {
     marks: Marks<S>,

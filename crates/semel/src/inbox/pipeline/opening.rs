@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::transaction::Engine;
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
-use crate::source::kafka::KafkaSourceOptions;
+use crate::source::kafka::{KafkaSourceOptions, closing};
 
 /// What there is to work with, if it is open. Dropped, it is closed elsewhere.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if let Some(engine) = self.0.take() {
-            let _ = thread::Builder::new().name("semel-kafka-end".to_owned()).spawn(move || drop(engine));
+            closing::aside(move || drop(engine));
         }
     }
 }

@@ -49,7 +49,8 @@ impl PipelineOptions {
     }
 
     /// Most messages in one transaction, and in one call of the transform: 10,000 unless told otherwise. It begins with 2,000 and
-    /// takes more while the transform needs less than a quarter of [its time](Self::transform_timeout).
+    /// takes more while the transform needs less than a quarter of [its time](Self::transform_timeout), and the transaction
+    /// less than a quarter of [the sink's](crate::sink::kafka::KafkaOptions::timeout).
     pub fn batch_max(mut self, messages: usize) -> Self {
         self.batch_max = messages.clamp(1, 100_000);
         self

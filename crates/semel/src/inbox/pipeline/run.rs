@@ -22,7 +22,7 @@ use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
 use crate::sink::kafka::line::Line;
 use crate::source::SourceError;
-use crate::source::kafka::KafkaSourceOptions;
+use crate::source::kafka::{KafkaSourceOptions, closing};
 
 /// How long messages are waited for in one turn, where there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl<T: Transform> Pipeline<T> {
         // Tried once, so that a mistake in the configuration is told here.
         drop(Line::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
         let consumer: BaseConsumer = source.consumer().create().map_err(|error| setup(&error))?;
-        std::thread::spawn(move || drop(consumer));
+        closing::aside(move || drop(consumer));
         let (stop, _) = watch::channel(false);
         Ok(Self {
             pace: Pace::new(options.batch_max, options.tries_max),
@@ -159,7 +159,9 @@ impl<T: Transform> Pipeline<T> {
     }
 
     /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::farewell`]). A
-    /// broker that is away is not waited for.
+    /// broker that is away is not waited for, except by a transaction under way: that may take the sink's
+    /// [timeout](KafkaOptions::timeout), and ten seconds more to be aborted. Leaving the group takes at most the source's
+    /// [timeout](KafkaSourceOptions::timeout).
     pub fn stop_handle(&self) -> Stop {
         Stop(self.stop.clone())
     }
@@ -346,8 +348,7 @@ impl<T: Transform> Pipeline<T> {
     /// Leaves the group, whose others then get the partitions. A broker that does not answer is not waited for.
     async fn leave(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        let closed = tokio::task::spawn_blocking(move || drop(engine));
-        if tokio::time::timeout(self.source.timeout, closed).await.is_err() {
+        if !closing::close(self.source.timeout, move || drop(engine)).await {
             tracing::warn!(group = self.source.group, "Kafka did not answer a consumer that leaves");
         }
     }

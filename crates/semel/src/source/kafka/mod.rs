@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use self::reader::Reader;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
+pub(crate) mod closing;
 mod held;
 mod options;
 pub(crate) mod paused;
@@ -124,14 +125,13 @@ impl Source for KafkaSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         let Some(reader) = self.reader.take() else { return Ok(()) };
         let timeout = self.options.timeout;
-        let leaving = apart(move || {
+        let left = closing::close(timeout, move || {
             reader.commit_now();
             // The last one closes it, which gives the partitions back.
             drop(reader);
-            Ok(())
         });
         let slow = || SourceError::later("Kafka did not answer a consumer that leaves; it is missed soon");
-        tokio::time::timeout(timeout, leaving).await.map_err(|_| slow())?
+        left.await.then_some(()).ok_or_else(slow)
     }
 }
 
@@ -139,7 +139,7 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         // Closing waits for the broker.
         if let Some(reader) = self.reader.take() {
-            std::thread::spawn(move || drop(reader));
+            closing::aside(move || drop(reader));
         }
     }
 }

@@ -46,6 +46,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Requests for more, as long as each one brings as many as it can.
 const REQUESTS_MAX: usize = 10;
 
+/// How soon it is asked again while messages are handled.
+const LOOK: Duration = Duration::from_secs(1);
 /// What a whole second may lack to be one: it took a moment to get there.
 const A_LITTLE: Duration = Duration::from_millis(50);
 
@@ -255,6 +257,11 @@ impl Source for SqsSource {
 
     fn keep_in(&self) -> Duration {
         self.options.visibility / 3
+    }
+
+    /// A request costs the same whether it waits or not, and whether it brings anything.
+    fn look_in(&self) -> Duration {
+        LOOK
     }
 
     fn lost(&mut self) -> Vec<Receipt> {

@@ -20,6 +20,9 @@ use crate::table::Table;
 const ROUNDS: usize = 3;
 /// Order is kept within each of so many keys.
 const KEYS: usize = 1_000;
+/// Where some messages come again, it is one in so many: in a batch that would be inserted at once, one is enough to make that
+/// fail.
+const KNOWN: usize = 10;
 /// Longer than any round: nothing comes again because of the queue.
 const LEASE: Duration = Duration::from_secs(3_600);
 const INSERT: &str = "INSERT INTO effect (payload) SELECT unnest($1::bytea[])";
@@ -38,7 +41,7 @@ enum How {
 pub(super) async fn measure(place: &Place, size: usize, table: &mut Table) -> Result<(), Failed> {
     let many = 10_000 * size;
     let few = 400 * size;
-    let (mut marked, mut unmarked, mut again) = (0.0_f64, 0.0_f64, 0.0_f64);
+    let (mut marked, mut unmarked, mut again, mut mixed) = (0.0_f64, 0.0_f64, 0.0_f64, 0.0_f64);
     let (mut single, mut side_by_side) = (0.0_f64, 0.0_f64);
     // By turns, and the best round of each counts. The first one warms connections and caches, and does not.
     for round in 0..=ROUNDS {
@@ -48,14 +51,13 @@ pub(super) async fn measure(place: &Place, size: usize, table: &mut Table) -> Re
             consume(place, How::Marked, &messages, CALLS, many).await?,
             // Each of them is known by now.
             consume(place, How::Marked, &messages, CALLS, 0).await?,
+            consume(place, How::Marked, &partly_known(&messages), CALLS, many - many.div_ceil(KNOWN)).await?,
             consume(place, How::OneByOne, &fresh(few), 1, few).await?,
             consume(place, How::OneByOne, &fresh(few * CALLS), CALLS, few * CALLS).await?,
         ];
         if round > 0 {
-            for (best, rate) in [&mut unmarked, &mut marked, &mut again, &mut single, &mut side_by_side]
-                .into_iter()
-                .zip(rates)
-            {
+            let bests = [&mut unmarked, &mut marked, &mut again, &mut mixed, &mut single, &mut side_by_side];
+            for (best, rate) in bests.into_iter().zip(rates) {
                 *best = best.max(rate);
             }
         }
@@ -71,6 +73,9 @@ pub(super) async fn measure(place: &Place, size: usize, table: &mut Table) -> Re
     table.row(&format!("inbox: a transaction for each, {CALLS} at once"), side_by_side, "/s", note);
     let note = format!("{} as fast as the first time", times(again, marked));
     table.row("inbox: messages that come again", again, "/s", note);
+    let note =
+        format!("{} as fast as when none is; what is new is then inserted twice", times(mixed, marked));
+    table.row(&format!("inbox: one message in {KNOWN} comes again"), mixed, "/s", note);
     table.row(
         "inbox: one that comes again",
         1e6 / again,
@@ -83,6 +88,13 @@ pub(super) async fn measure(place: &Place, size: usize, table: &mut Table) -> Re
 /// New messages: ids as semel's relay sends them, and keys.
 fn fresh(count: usize) -> Vec<(String, String)> {
     (0..count).map(|n| (Uuid::now_v7().to_string(), format!("account-{}", n % KEYS))).collect()
+}
+
+/// New messages, but for one in [`KNOWN`], which is one of these.
+fn partly_known(known: &[(String, String)]) -> Vec<(String, String)> {
+    let mut messages = fresh(known.len());
+    messages.iter_mut().zip(known).step_by(KNOWN).for_each(|(message, known)| message.clone_from(known));
+    messages
 }
 
 /// Messages per second from the start of a consumer until all are settled.
