@@ -38,7 +38,7 @@ fn stage<'v>(verdict: &'v Value, name: &str) -> &'v Value {
 /// One after the other: each has the servers alone.
 #[test]
 fn the_whole_chain_is_once_whatever_is_killed_and_a_planted_bug_is_seen() {
-    let duration = std::env::var("SEMEL_CHAOS").unwrap_or_else(|_| "8s".to_owned());
+    let duration = std::env::var("SEMEL_CHAOS").unwrap_or_else(|_| "15s".to_owned());
     let Some((output, verdict)) = chaos(&duration, &[]) else { return };
     assert!(output.status.success(), "{verdict:#}\n{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(verdict["ok"], true);
@@ -46,7 +46,7 @@ fn the_whole_chain_is_once_whatever_is_killed_and_a_planted_bug_is_seen() {
     assert!(verdict["killed"]["consumer"].as_u64() >= Some(2), "{verdict:#}");
     assert!(stage(&verdict, "notifications")["found"].as_u64() >= Some(10), "{verdict:#}");
 
-    let Some((output, verdict)) = chaos("1s", &["--planted", "no-inbox"]) else { return };
+    let Some((output, verdict)) = chaos("4s", &["--planted", "no-inbox"]) else { return };
     assert_eq!(output.status.code(), Some(1), "{verdict:#}");
     assert_eq!(verdict["ok"], false);
     let notifications = stage(&verdict, "notifications");
