@@ -103,20 +103,24 @@ pub(crate) struct Bounds {
           hide_env = true)]
     pub(crate) lease: u64,
     /// How often an event may fail, while others get through, before it is parked
-    #[arg(long, value_name = "N", default_value_t = 8, env = "SEMEL_RELAY_TRIES", hide_env = true,
+    #[arg(long, value_name = "N", default_value_t = 3, env = "SEMEL_RELAY_TRIES", hide_env = true,
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) tries: u32,
     /// What is held back when an event cannot be published
     #[arg(long, value_enum, default_value_t = Poison::Key, env = "SEMEL_RELAY_POISON", hide_env = true)]
     pub(crate) poison: Poison,
-    /// When a parked event that merely failed is tried again, at first; then ever later, up to an hour
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_ms,
+    /// When a parked event that merely failed is tried again, at first; then ever later, up to a minute
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_ms,
           env = "SEMEL_RELAY_RETRY_AFTER", hide_env = true)]
     pub(crate) retry_after: u64,
     /// Forget what was published this long ago: 24h, 7d, never
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_prune, env = "SEMEL_RELAY_PRUNE",
           hide_env = true)]
     pub(crate) prune: Prune,
+    /// For how long the oldest event may wait before the log warns of it, once a minute
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_ms, env = "SEMEL_RELAY_WARN_AGE",
+          hide_env = true)]
+    pub(crate) warn_age: u64,
     /// How long the batch on its way may take to end when the relay is stopped
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_ms, env = "SEMEL_RELAY_DRAIN",
           hide_env = true)]

@@ -148,6 +148,7 @@ impl Bounds {
         let options = RelayOptions::default()
             .tries_max(self.tries)
             .farewell(Duration::from_millis(self.drain))
+            .warn_age(Duration::from_millis(self.warn_age))
             .poison(match self.poison {
                 args::Poison::Key => Poison::ParksItsKey,
                 args::Poison::Event => Poison::ParksItself,

@@ -23,6 +23,7 @@ pub struct RelayOptions {
     pub(super) pause: (Duration, Duration),
     pub(super) farewell: Duration,
     pub(super) prune: Option<Prune>,
+    pub(super) warn_age: Duration,
 }
 
 /// When what was published is forgotten.
@@ -45,6 +46,7 @@ impl Default for RelayOptions {
                 every: Duration::from_secs(60),
                 older_than: Duration::from_secs(24 * 60 * 60),
             }),
+            warn_age: Duration::from_secs(60),
         }
     }
 }
@@ -91,6 +93,13 @@ impl RelayOptions {
     /// Then it is left, and sent again by whoever comes next.
     pub fn farewell(mut self, patience: Duration) -> Self {
         self.farewell = patience;
+        self
+    }
+
+    /// For how long the oldest event may wait before the log says so, once a minute: a minute unless told otherwise. Looked at
+    /// where the relay is [observed](super::Relay::observed_by).
+    pub fn warn_age(mut self, age: Duration) -> Self {
+        self.warn_age = age;
         self
     }
 

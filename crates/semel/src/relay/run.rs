@@ -10,12 +10,15 @@ use tracing::Instrument;
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
 use super::promise::Promise;
-use super::source::{Batch, Lineage, Source, SourceError};
+use super::source::{Batch, Lag, Lineage, Source, SourceError};
 use super::wave::Waves;
 use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{Published, Sink, SinkError};
+
+/// How often it is said that events wait.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// Moves events from a source to a sink until it is stopped.
 ///
@@ -52,6 +55,24 @@ pub struct Relay<S, K> {
 pub(super) struct Observer {
     metrics: RelayMetrics,
     sampled: Option<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Observer {
+    /// Says that events wait for long, not more often than once a minute.
+    fn warn_of(&mut self, lag: Lag, age: Duration) {
+        let Some(oldest) = lag.oldest.filter(|oldest| *oldest > age) else { return };
+        if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            return;
+        }
+        self.warned = Some(Instant::now());
+        tracing::warn!(
+            oldest_seconds = oldest.as_secs(),
+            events = lag.events,
+            bytes = lag.bytes,
+            "events wait to be published for long; see that the sink takes what it is given"
+        );
+    }
 }
 
 /// Wakes a relay of this process: after a commit, instead of the next look. Never needed.
@@ -132,7 +153,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
 
     /// Counts here. Then, and only then, the source is asked every few seconds how much is left.
     pub fn observed_by(mut self, metrics: &RelayMetrics) -> Self {
-        self.observer = Some(Observer { metrics: metrics.clone(), sampled: None });
+        self.observer = Some(Observer { metrics: metrics.clone(), sampled: None, warned: None });
         self
     }
 
@@ -369,6 +390,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             Ok(lag) => {
                 observer.metrics.source_answered();
                 observer.metrics.sampled(lag);
+                observer.warn_of(lag, self.options.warn_age);
             }
             // Said loudly by what depends on it, at the next turn.
             Err(error) => {

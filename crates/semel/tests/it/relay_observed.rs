@@ -21,6 +21,7 @@ const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 struct Batches {
     left: VecDeque<Batch>,
     asked: Arc<AtomicUsize>,
+    oldest: Option<Duration>,
     stop: Arc<Mutex<Option<Stop>>>,
 }
 
@@ -49,7 +50,9 @@ impl Source for Batches {
     }
     async fn lag(&mut self) -> Result<Lag, SourceError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        Ok(Lag::default())
+        let mut lag = Lag::default();
+        lag.oldest = self.oldest;
+        Ok(lag)
     }
     async fn leave(&mut self) -> Result<(), SourceError> {
         Ok(())
@@ -85,12 +88,18 @@ fn event(key: &str, payload: &'static str) -> Pending {
 
 /// Runs one batch to its end. How often the source was asked how much is left.
 async fn relayed(metrics: Option<&RelayMetrics>) -> usize {
+    relayed_late(metrics, None).await
+}
+
+/// The same while the oldest event has waited for so long.
+async fn relayed_late(metrics: Option<&RelayMetrics>, oldest: Option<Duration>) -> usize {
     let position = Position { lineage: Lineage::read("here"), place: "1-4".to_owned() };
     let events = vec![event("a", "refuse"), event("a", "behind"), event("b", "1"), event("c", "2")];
     let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
     let source = Batches {
         left: VecDeque::from([Batch::new(position, events)]),
         asked: Arc::clone(&asked),
+        oldest,
         stop: Arc::clone(&stop),
     };
     let options = RelayOptions::default().pause(Duration::from_millis(1), Duration::from_millis(1));
@@ -149,5 +158,22 @@ async fn spans_name_the_trace_that_appended_the_event() {
     }
     for outcome in ["failed", "confirmed", "refused"] {
         assert!(text.contains(&format!("outcome={outcome:?}")), "{outcome}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn events_that_wait_for_long_are_warned_of() {
+    let heard = Heard::default();
+    let _default = tracing::subscriber::set_default(heard.clone());
+    let metrics = RelayMetrics::new();
+    let late = Some(Duration::from_secs(90));
+    // Used once, then asked for again.
+    relayed_late(Some(&metrics), late).await;
+    tracing::callsite::rebuild_interest_cache();
+    for (oldest, warned) in [(late, true), (Some(Duration::from_secs(30)), false), (None, false)] {
+        heard.take();
+        relayed_late(Some(&metrics), oldest).await;
+        let text = heard.take();
+        assert_eq!(text.contains("oldest_seconds=90"), warned, "{oldest:?}\n{text}");
     }
 }
