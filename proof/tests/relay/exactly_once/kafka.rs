@@ -310,13 +310,19 @@ fn done_after_a_kill(scene: &Scene, relay: &mut Child) {
         assert_eq!(line, "done");
         return;
     }
-    let mut ended = abort_open_transactions(&scene.bootstrap, &scene.positions(), 0).unwrap();
-    for topic in scene.topics() {
-        ended += (0..3).map(|n| abort_open_transactions(&scene.bootstrap, &topic, n).unwrap()).sum::<usize>();
-    }
+    // A relay waits for the position only: what is open elsewhere may be its own, as soon as it goes on.
+    let ended = abort_open_transactions(&scene.bootstrap, &scene.positions(), 0).unwrap();
     println!("Kafka left {ended} transactions open when it was killed; they are ended with its own tool");
-    assert!(ended > 0, "the relay does not go on, and nothing is open");
-    assert_eq!(relay.next_line(SOON).unwrap(), "done");
+    assert_eq!(relay.next_line(SOON).unwrap(), "done", "{ended} were open");
+}
+
+/// What a killed broker left open among the events, where readers of committed data wait for it. Nobody works any more.
+fn end_what_was_left_open(scene: &Scene) {
+    for topic in scene.topics() {
+        for partition in 0..3 {
+            abort_open_transactions(&scene.bootstrap, &topic, partition).unwrap();
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -380,5 +386,6 @@ async fn a_broker_that_is_killed_and_comes_back_has_everything_once() {
     done_after_a_kill(&scene, &mut relay);
     relay.kill().unwrap();
     scene.finish().await;
+    end_what_was_left_open(&scene);
     scene.judge().await;
 }
