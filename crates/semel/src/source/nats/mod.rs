@@ -145,7 +145,10 @@ impl NatsSource {
         let Some(reply) = message.reply.clone() else { return };
         let until = Instant::now() + first_lease(link.ack_wait);
         let delivery = record::delivery(message, &self.options.stream, sequence, delivered, &link.lineage);
-        self.held.came(sequence, delivery, reply, until, self.settling_in);
+        // The client repeats a request that it could not get rid of before it connected again. What that brings may be behind
+        // what was on its way when the connection broke.
+        let ahead = self.settling_in || link.is_of_before();
+        self.held.came(sequence, delivery, reply, until, ahead);
     }
 
     /// What has arrived and nobody looked at is ours, and has to be kept.
