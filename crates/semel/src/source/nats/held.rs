@@ -73,10 +73,13 @@ impl Held {
         self.waiting.append(&mut self.back);
     }
 
-    /// Gives up to so many, in the order of the stream.
+    /// Gives up to so many, in the order of the stream. Not what is behind one that is held back: that came again, and what
+    /// was behind it when it first came is still here.
     pub(super) fn give(&mut self, most: usize) -> Vec<Delivery> {
         let mut given = Vec::new();
+        let before = self.back.keys().next().copied().unwrap_or(u64::MAX);
         while given.len() < most
+            && self.waiting.keys().next().is_some_and(|sequence| *sequence < before)
             && let Some((sequence, mut kept)) = self.waiting.pop_first()
         {
             self.last += 1;

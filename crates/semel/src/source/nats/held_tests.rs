@@ -142,3 +142,15 @@ fn what_the_server_does_not_know_to_have_sent_is_not_among_those_it_waits_for() 
     come(&mut held, 4, later(), true);
     assert_eq!([1, 3, 4].map(|up_to| held.pending(up_to)), [1, 3, 4]);
 }
+
+#[test]
+fn what_came_again_and_is_held_back_is_not_overtaken_by_what_came_with_it_before() {
+    let mut held = held(&[1, 2, 3, 4], later());
+    let given = held.give(2);
+    // The server has forgotten that it sent the second, and sends it once more.
+    come(&mut held, 2, later(), true);
+    assert_eq!(held.lost(), [given[1].receipt]);
+    assert!(held.give(4).is_empty(), "they are behind it");
+    held.release();
+    assert_eq!(held.give(4).len(), 3);
+}
