@@ -12,7 +12,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use semel::inbox::pipeline::{Input, Output};
 use testkit::child::Child;
-use testkit::services::kafka::{abort_open_transactions, console_consumer_of};
+use testkit::services::kafka::console_consumer_of;
 
 use crate::SOON;
 
@@ -202,15 +202,6 @@ impl Scene {
             }
         }
         self.wrong(true)
-    }
-
-    /// Ends the transactions that a killed broker left open and does not know any more, as docs/outbox.md says: readers of
-    /// committed data do not get past them. How many there were.
-    pub fn end_what_was_left_open(&self) -> usize {
-        let of = |topic: &str| {
-            (0..PARTITIONS).map(|n| abort_open_transactions(&self.brokers, topic, n).unwrap()).sum()
-        };
-        self.outputs().iter().map(|topic| -> usize { of(topic) }).sum()
     }
 
     /// The same for any reader, after it was judged.

@@ -13,7 +13,7 @@ use testkit::services::kafka::console_consumer_shown;
 use crate::SOON;
 use crate::judge::Told;
 
-pub const PARTITIONS: i32 = 4;
+const PARTITIONS: i32 = 4;
 
 /// A new topic nobody has used before.
 pub async fn topic(bootstrap: &str) -> String {
@@ -58,17 +58,11 @@ impl Follower {
 
     /// Waits until so many more have come.
     pub fn more(&mut self, events: usize) {
-        let before = self.count();
-        assert!(self.comes(events), "{} of {} events came", self.seen.len(), before + events);
-    }
-
-    /// Whether so many more come soon.
-    pub fn comes(&mut self, events: usize) -> bool {
         let (wanted, until) = (self.count() + events, Instant::now() + SOON);
-        while self.seen.len() < wanted && Instant::now() < until {
+        while self.seen.len() < wanted {
+            assert!(Instant::now() < until, "{} of {wanted} events came", self.seen.len());
             self.step(Duration::from_millis(50));
         }
-        self.seen.len() >= wanted
     }
 
     /// Waits until all of these have come, or nothing new comes any more.

@@ -21,7 +21,7 @@ const LOCK_SECONDS_MAX: u64 = 300;
 const ATTEMPTS_MAX: usize = 3;
 const PORT_PATIENCE: Duration = Duration::from_secs(5);
 /// Raised when a recipe prepares its data differently: older data is thrown away.
-const DATA_REVISION: &str = "1";
+const DATA_REVISION: &str = "2";
 
 /// Where the servers of this checkout live: `target/services`, whatever `CARGO_TARGET_DIR` says,
 /// so that the command line and every test binary agree.

@@ -303,28 +303,6 @@ async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     scene.judge().await;
 }
 
-/// The next batch of a relay whose broker was killed. One that was killed may come back with a transaction open that its
-/// coordinator knows nothing of; then a person has to end it, as docs/outbox.md says, and that is done here.
-fn done_after_a_kill(scene: &Scene, relay: &mut Child) {
-    if let Ok(line) = relay.next_line(SOON) {
-        assert_eq!(line, "done");
-        return;
-    }
-    // A relay waits for the position only: what is open elsewhere may be its own, as soon as it goes on.
-    let ended = abort_open_transactions(&scene.bootstrap, &scene.positions(), 0).unwrap();
-    println!("Kafka left {ended} transactions open when it was killed; they are ended with its own tool");
-    assert_eq!(relay.next_line(SOON).unwrap(), "done", "{ended} were open");
-}
-
-/// What a killed broker left open among the events, where readers of committed data wait for it. Nobody works any more.
-fn end_what_was_left_open(scene: &Scene) {
-    for topic in scene.topics() {
-        for partition in 0..3 {
-            abort_open_transactions(&scene.bootstrap, &topic, partition).unwrap();
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_open_is_ended_with_kafkas_own_tool() {
     let Some(kafka) = require(Service::Kafka) else { return };
@@ -376,16 +354,15 @@ async fn a_broker_that_is_killed_and_comes_back_has_everything_once() {
     broker.start().unwrap();
     while relay.next_line(Duration::from_millis(1)).is_ok() {}
     for _ in 0..3 {
-        done_after_a_kill(&scene, &mut relay);
+        assert_eq!(relay.next_line(SOON).unwrap(), "done");
     }
     // Down under one that is killed meanwhile.
     broker.kill().unwrap();
     relay.kill().unwrap();
     let mut relay = scene.relay(None);
     broker.start().unwrap();
-    done_after_a_kill(&scene, &mut relay);
+    assert_eq!(relay.next_line(SOON).unwrap(), "done");
     relay.kill().unwrap();
     scene.finish().await;
-    end_what_was_left_open(&scene);
     scene.judge().await;
 }

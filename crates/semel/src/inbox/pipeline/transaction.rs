@@ -25,6 +25,7 @@ use crate::sink::kafka::line::{Batch, Report, is_librdkafkas};
 use crate::sink::kafka::steps::{Failed, Steps, left};
 use crate::sink::kafka::turns::Turns;
 use crate::sink::kafka::verdict::{self, Verdict};
+use crate::sink::kafka::version::{self, Features};
 use crate::sink::kafka::{KafkaOptions, is_unknown_topic};
 use crate::source::kafka::KafkaSourceOptions;
 use crate::source::kafka::reader::list;
@@ -64,6 +65,9 @@ impl Engine {
         turns.fence(Instant::now() + sink.timeout, &wanted)?;
         if !wanted() {
             return Err(SinkError::not_published("nobody wants it any more"));
+        }
+        for told in version::ask(sink.first_broker()).map(Features::complaints).unwrap_or_default() {
+            tracing::warn!(target: "semel::kafka", "{told}");
         }
         let reader = Reader::open(source)
             .map_err(|error| SinkError::not_published(format!("Kafka's client cannot be made: {error}")))?;

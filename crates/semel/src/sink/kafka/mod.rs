@@ -39,7 +39,7 @@ pub(crate) mod steps;
 mod transaction;
 pub(crate) mod turns;
 pub(crate) mod verdict;
-mod version;
+pub(crate) mod version;
 
 pub(crate) use options::client;
 pub use options::{Compression, KafkaOptions, MissingTopic};

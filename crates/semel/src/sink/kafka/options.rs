@@ -208,7 +208,7 @@ impl KafkaOptions {
         client(&self.bootstrap, &self.own)
     }
 
-    pub(super) fn first_broker(&self) -> &str {
+    pub(crate) fn first_broker(&self) -> &str {
         self.bootstrap.split(',').next().unwrap_or_default().trim()
     }
 

@@ -21,6 +21,7 @@ use super::options::KafkaOptions;
 use super::steps::{Failed, Steps, in_doubt, not_begun};
 use super::turns::Turns;
 use super::verdict::{self, Verdict};
+use super::version::Features;
 use super::{position, version};
 use crate::outbox::Event;
 use crate::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
@@ -47,7 +48,7 @@ pub struct KafkaTransactions {
     turns: Option<Turns>,
     /// One piece of work at a time, also when its caller has gone away.
     turn: Arc<Mutex<()>>,
-    version: Option<u16>,
+    features: Option<Features>,
     broken_by: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ impl KafkaTransactions {
             id: id.into(),
             turns: None,
             turn: Arc::default(),
-            version: None,
+            features: None,
             broken_by: Vec::new(),
         })
     }
@@ -71,7 +72,7 @@ impl KafkaTransactions {
     /// The transaction version the broker said it has (KIP-890 is version 2), as far as it could be asked: only brokers
     /// without TLS and SASL can be, and only after [`begin`](ExactlyOnce::begin).
     pub fn transaction_version(&self) -> Option<u16> {
-        self.version
+        self.features.map(|features| features.transactions)
     }
 
     /// Runs one transaction where blocking is allowed. After an error with which the producers cannot go on it has to begin
@@ -107,12 +108,7 @@ impl KafkaTransactions {
 impl Sink for KafkaTransactions {
     fn guarantee(&self) -> Guarantee {
         let mut broken_by = self.broken_by.clone();
-        if let Some(version @ 0..=1) = self.version {
-            broken_by.push(format!(
-                "the broker has transaction version {version}: a message that is late may end up in the next \
-                 transaction (KIP-890); upgrade to Kafka 4 and finalise transaction.version=2"
-            ));
-        }
+        broken_by.extend(self.features.iter().flat_map(|features| features.complaints()));
         Guarantee {
             delivery: Delivery::ExactlyOnce,
             sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
@@ -127,7 +123,7 @@ impl Sink for KafkaTransactions {
         self.broken_by = super::probe::reach(&self.options).await?;
         let options = Arc::clone(&self.options);
         let asked = tokio::task::spawn_blocking(move || version::ask(options.first_broker()));
-        self.version = asked.await.ok().flatten().or(self.version);
+        self.features = asked.await.ok().flatten().or(self.features);
         Ok(())
     }
 
@@ -167,15 +163,15 @@ impl ExactlyOnce for KafkaTransactions {
             let turns = Turns::open(&options, ids(&id))?;
             turns.fence(until, || watched.strong_count() > 0)?;
             let position = position::read(&options, &id, until)?;
-            let version = version::ask(options.first_broker());
+            let features = version::ask(options.first_broker());
             drop(turn);
-            Ok((turns, position, version))
+            Ok((turns, position, features))
         });
-        let (turns, position, version) =
+        let (turns, position, features) =
             work.await.map_err(|error| in_doubt(format!("beginning broke off: {error}")))??;
-        self.version = version;
-        if let Some(0..=1) = version {
-            tracing::warn!(target: "semel::kafka", ?version, "the broker does not have transaction version 2 (KIP-890)");
+        self.features = features;
+        for told in features.map(Features::complaints).unwrap_or_default() {
+            tracing::warn!(target: "semel::kafka", "{told}");
         }
         self.turns = Some(turns);
         Ok(position)

@@ -1,6 +1,7 @@
-//! Asks a broker for its transaction version, which librdkafka does not tell.
+//! Asks a broker what it is, as far as transactions depend on it. librdkafka does not tell.
 //!
-//! One request of the protocol, `ApiVersions`, over a connection of its own: the finalised features are in its answer.
+//! One request of the protocol, `ApiVersions`, over a connection of its own: the features are in its answer, those that the
+//! broker knows and those that are finalised.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,18 +10,53 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Far more than any broker's list of what it speaks.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
+const SUPPORTED_FEATURES: u32 = 0;
 const FINALIZED_FEATURES: u32 = 2;
+/// The highest `metadata.version` that Kafka 4.3 knows, and no other.
+const METADATA_OF_4_3: u16 = 30;
 /// ApiVersions is request 18; version 3 brings the features. Correlation id 1, client id `semel`.
 const REQUEST: &[u8] = b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x05semel\x00\x06semel\x020\x00";
 
-/// The broker's finalised `transaction.version`; 0 where it has none. `None` if it could not be asked.
-pub(super) fn ask(broker: &str) -> Option<u16> {
+/// What a broker says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Features {
+    /// The finalised `transaction.version`; 0 where there is none.
+    pub(super) transactions: u16,
+    /// The highest `metadata.version` it knows; 0 where there is none.
+    metadata: u16,
+}
+
+impl Features {
+    /// What stands in the way of exactly once.
+    pub(crate) fn complaints(self) -> Vec<String> {
+        let mut told = Vec::new();
+        if self.transactions < 2 {
+            told.push(format!(
+                "the broker has transaction version {}: a message that is late may end up in the next transaction \
+                 (KIP-890); upgrade to Kafka 4 and finalise transaction.version=2",
+                self.transactions
+            ));
+        }
+        if self.metadata == METADATA_OF_4_3 {
+            told.push(
+                "the broker is a Kafka 4.3, of which 4.3.0 and 4.3.1 forget to end a transaction in partitions that have no \
+                 leader at that moment, so after a crash of all their replicas readers see aborted messages, or none \
+                 (KAFKA-20734); use 4.2, or a version with the correction"
+                    .to_owned(),
+            );
+        }
+        told
+    }
+}
+
+/// What the broker says of itself; `None` if it could not be asked.
+pub(crate) fn ask(broker: &str) -> Option<Features> {
     let answer = exchange(broker).ok()?;
-    let version = parse(&answer);
-    if version.is_none() {
+    let features = parse(&answer);
+    if features.is_none() {
         tracing::debug!(target: "semel::kafka", broker, "the broker's features could not be read");
     }
-    version
+    features
 }
 
 fn exchange(broker: &str) -> std::io::Result<Vec<u8>> {
@@ -41,7 +77,7 @@ fn exchange(broker: &str) -> std::io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-fn parse(answer: &[u8]) -> Option<u16> {
+fn parse(answer: &[u8]) -> Option<Features> {
     let mut rest = Rest(answer);
     rest.take(4)?; // the correlation id
     if rest.short()? != 0 {
@@ -52,23 +88,21 @@ fn parse(answer: &[u8]) -> Option<u16> {
         rest.tags(|_, _| None)?;
     }
     rest.take(4)?; // throttled for so long
-    let mut version = 0;
-    rest.tags(|tag, mut value| {
-        if tag == FINALIZED_FEATURES {
-            for _ in 1..value.varint()? {
-                let length = usize::try_from(value.varint()?.checked_sub(1)?).ok()?;
-                let name = value.take(length)?;
-                let highest = value.short()?;
-                value.short()?;
-                value.tags(|_, _| None)?;
-                if name == b"transaction.version" {
-                    version = highest;
-                }
+    let mut features = Features::default();
+    rest.tags(|tag, mut value| match tag {
+        SUPPORTED_FEATURES => value.features(|name, _, highest| {
+            if name == b"metadata.version" {
+                features.metadata = highest;
             }
-        }
-        Some(())
+        }),
+        FINALIZED_FEATURES => value.features(|name, highest, _| {
+            if name == b"transaction.version" {
+                features.transactions = highest;
+            }
+        }),
+        _ => Some(()),
     })?;
-    Some(version)
+    Some(features)
 }
 
 struct Rest<'a>(&'a [u8]);
@@ -96,6 +130,16 @@ impl<'a> Rest<'a> {
         None
     }
 
+    /// Features: the name of each, and two versions, supported ones the lowest first and finalised ones the highest.
+    fn features(&mut self, mut each: impl FnMut(&[u8], u16, u16)) -> Option<()> {
+        for _ in 1..self.varint()? {
+            let length = usize::try_from(self.varint()?.checked_sub(1)?).ok()?;
+            each(self.take(length)?, self.short()?, self.short()?);
+            self.tags(|_, _| None)?;
+        }
+        Some(())
+    }
+
     /// Tagged fields: each is shown, and skipped whatever is made of it.
     fn tags(&mut self, mut each: impl FnMut(u32, Rest<'a>) -> Option<()>) -> Option<()> {
         for _ in 0..self.varint()? {
@@ -112,30 +156,53 @@ impl<'a> Rest<'a> {
 mod tests {
     use super::*;
 
-    /// As a broker would answer: one request it speaks, and these features.
-    fn answer(features: &[(&str, u8)]) -> Vec<u8> {
+    fn list(features: &[(&str, u8, u8)]) -> Vec<u8> {
         let mut all = vec![u8::try_from(features.len()).unwrap() + 1];
-        for (name, version) in features {
+        for (name, first, second) in features {
             all.push(u8::try_from(name.len()).unwrap() + 1);
             all.extend_from_slice(name.as_bytes());
-            all.extend_from_slice(&[0, *version, 0, *version, 0]);
+            all.extend_from_slice(&[0, *first, 0, *second, 0]);
         }
-        let mut answer = vec![0, 0, 0, 1, 0, 0, 2, 0, 18, 0, 0, 0, 4, 0, 0, 0, 0, 0, 1, 2];
-        answer.push(u8::try_from(all.len()).unwrap());
-        answer.extend_from_slice(&all);
+        all
+    }
+
+    /// As a broker would answer: one request it speaks, and these features.
+    fn answer(supported: &[(&str, u8, u8)], finalised: &[(&str, u8, u8)]) -> Vec<u8> {
+        let mut answer = vec![0, 0, 0, 1, 0, 0, 2, 0, 18, 0, 0, 0, 4, 0, 0, 0, 0, 0, 2];
+        for (tag, features) in [(SUPPORTED_FEATURES, supported), (FINALIZED_FEATURES, finalised)] {
+            let list = list(features);
+            answer.push(u8::try_from(tag).unwrap());
+            answer.push(u8::try_from(list.len()).unwrap());
+            answer.extend_from_slice(&list);
+        }
         answer
     }
 
     #[test]
-    fn the_feature_is_found_among_others_or_is_zero() {
-        assert_eq!(parse(&answer(&[("metadata.version", 27), ("transaction.version", 2)])), Some(2));
-        assert_eq!(parse(&answer(&[("group.version", 1), ("transaction.version", 1)])), Some(1));
-        assert_eq!(parse(&answer(&[("metadata.version", 20)])), Some(0));
+    fn features_are_found_among_others_or_are_zero() {
+        let read = |supported: &[_], finalised: &[_]| {
+            let features = parse(&answer(supported, finalised)).unwrap();
+            (features.transactions, features.metadata)
+        };
+        let metadata = ("metadata.version", 7, 29);
+        assert_eq!(read(&[metadata], &[("metadata.version", 27, 27), ("transaction.version", 2, 2)]), (2, 29));
+        assert_eq!(read(&[], &[("group.version", 1, 1), ("transaction.version", 1, 1)]), (1, 0));
+        assert_eq!(read(&[("group.version", 0, 1), metadata], &[("metadata.version", 20, 20)]), (0, 29));
+    }
+
+    #[test]
+    fn what_breaks_exactly_once_is_told() {
+        let told = |transactions, metadata| Features { transactions, metadata }.complaints();
+        assert_eq!(told(2, 29), Vec::<String>::new());
+        assert_eq!(told(2, 31), Vec::<String>::new());
+        assert!(told(1, 29)[0].contains("KIP-890"));
+        assert!(told(2, 30)[0].contains("KAFKA-20734"));
+        assert_eq!(told(0, 30).len(), 2);
     }
 
     #[test]
     fn nonsense_is_no_version() {
-        let whole = answer(&[("transaction.version", 2)]);
+        let whole = answer(&[("metadata.version", 7, 29)], &[("transaction.version", 2, 2)]);
         for cut in 0..whole.len() {
             assert_eq!(parse(&whole[..cut]), None, "cut at {cut}");
         }
