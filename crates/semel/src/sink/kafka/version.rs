@@ -185,7 +185,10 @@ mod tests {
             (features.transactions, features.metadata)
         };
         let metadata = ("metadata.version", 7, 29);
-        assert_eq!(read(&[metadata], &[("metadata.version", 27, 27), ("transaction.version", 2, 2)]), (2, 29));
+        assert_eq!(
+            read(&[metadata], &[("metadata.version", 27, 27), ("transaction.version", 2, 2)]),
+            (2, 29)
+        );
         assert_eq!(read(&[], &[("group.version", 1, 1), ("transaction.version", 1, 1)]), (1, 0));
         assert_eq!(read(&[("group.version", 0, 1), metadata], &[("metadata.version", 20, 20)]), (0, 29));
     }
