@@ -8,15 +8,12 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel::inbox::consumer::{
-    Buried, Consumer, ConsumerMetrics, ConsumerOptions, DeadLetters, Failed, Handler, Marks, Message,
+    Buried, Consumer, ConsumerMetrics, ConsumerOptions, DeadLetters, Failed, Handler, Message,
 };
 use semel::inbox::{Inbox, schema};
-use semel::observe::names;
 use semel::source::memory::MemoryQueue;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use semel::tx::driver::Dialect;
-
-use crate::heard::Heard;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -24,14 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Trouble = dyn Fn(&str) -> Option<Failed> + Send + Sync;
 
 #[derive(Clone)]
-struct Effects {
+pub struct Effects {
     db: Arc<Mutex<Connection>>,
     trouble: Arc<Trouble>,
     calls: Arc<AtomicUsize>,
 }
 
 impl Effects {
-    fn new(trouble: impl Fn(&str) -> Option<Failed> + Send + Sync + 'static) -> Self {
+    pub fn new(trouble: impl Fn(&str) -> Option<Failed> + Send + Sync + 'static) -> Self {
         let db = Connection::open_in_memory().unwrap();
         db.execute_batch(schema(Dialect::Sqlite)).unwrap();
         db.execute_batch("CREATE TABLE effect (n INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT)").unwrap();
@@ -86,7 +83,7 @@ impl DeadLetters for Graves {
     }
 }
 
-fn options() -> ConsumerOptions {
+pub fn options() -> ConsumerOptions {
     ConsumerOptions::default().pause(Duration::from_millis(1), Duration::from_millis(10)).tries_max(3)
 }
 
@@ -95,7 +92,10 @@ fn push(queue: &MemoryQueue, key: &str, text: &str) {
 }
 
 /// Runs a consumer until this holds.
-async fn until<S: Source, H: Handler, D: DeadLetters>(consumer: Consumer<S, H, D>, holds: impl Fn() -> bool) {
+pub async fn until<S: Source, H: Handler, D: DeadLetters>(
+    consumer: Consumer<S, H, D>,
+    holds: impl Fn() -> bool,
+) {
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
     let held = async {
@@ -449,109 +449,6 @@ async fn what_became_of_messages_is_counted() {
     ] {
         assert!(told.lines().any(|have| have == line), "{line}\n{told}");
     }
-}
-
-/// A source that tells how long its broker keeps messages.
-struct Keeping<S>(S, Duration);
-
-impl<S: Source> Source for Keeping<S> {
-    async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
-        self.0.receive(most, wait).await
-    }
-
-    async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
-        self.0.settle(settled).await
-    }
-
-    async fn keep(&mut self, held: &[Receipt]) -> Result<(), SourceError> {
-        self.0.keep(held).await
-    }
-
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
-    }
-
-    fn lost(&mut self) -> Vec<Receipt> {
-        self.0.lost()
-    }
-
-    async fn retention(&mut self) -> Option<Duration> {
-        Some(self.1)
-    }
-
-    async fn leave(&mut self) -> Result<(), SourceError> {
-        self.0.leave().await
-    }
-}
-
-/// Remembers up to which age marks were to be kept.
-#[derive(Clone, Default)]
-struct Windows(Arc<Mutex<Vec<Duration>>>);
-
-impl Marks for Windows {
-    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, Failed> {
-        assert_eq!(consumer, "mail");
-        self.0.lock().unwrap().push(window);
-        // The second bite of each round is the last.
-        Ok((self.0.lock().unwrap().len() % 2) as u64)
-    }
-}
-
-#[tokio::test]
-async fn no_mark_is_forgotten_as_long_as_the_broker_may_bring_its_message_again() {
-    let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
-    for (retention, asked, kept) in [
-        (days(1), None, semel::inbox::WINDOW),
-        (days(30), None, days(60)),
-        (Duration::MAX, None, Duration::MAX),
-        // Shorter than the broker's, and asked for: warned about, and done.
-        (days(30), Some(days(2)), days(2)),
-    ] {
-        let (queue, metrics, windows) =
-            (MemoryQueue::new("payments"), ConsumerMetrics::new(), Windows::default());
-        let options = options().prune_every(Duration::from_millis(1));
-        let options = asked.iter().fold(options, |options, window| options.window(*window));
-        let source = Keeping(queue.source(), retention);
-        let consumer = Consumer::new("mail", source, Effects::new(|_| None), options);
-        let consumer = consumer.observed_by(&metrics).forgets(windows.clone());
-        until(consumer, || windows.0.lock().unwrap().len() >= 4).await;
-        assert!(windows.0.lock().unwrap().iter().all(|window| *window == kept), "{retention:?} {asked:?}");
-        let told = metrics.render();
-        let value = told.lines().find_map(|line| line.strip_prefix("semel_consumer_window_seconds "));
-        assert_eq!(value.and_then(|value| value.parse().ok()), Some(kept.as_secs_f64()), "{told}");
-        assert!(told.contains("semel_consumer_forgotten_marks_total"), "{told}");
-    }
-}
-
-/// A consumer of one message, with what is said of it.
-async fn consumed(options: ConsumerOptions) {
-    let queue = MemoryQueue::new("payments");
-    queue.push(Some("a"), &[("semel-id", "e-1"), ("traceparent", TRACE)], "a1");
-    let source = Keeping(queue.source(), Duration::from_secs(3_600));
-    until(Consumer::new("mail", source, Effects::new(|_| None), options), || queue.is_empty()).await;
-}
-
-const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-#[tokio::test]
-async fn spans_name_the_trace_of_the_message_and_a_window_too_short_is_warned_about() {
-    let heard = Heard::default();
-    let _default = tracing::subscriber::set_default(heard.clone());
-    let short = || options().window(Duration::from_secs(60));
-    // As with the guard's: used once, then asked for again.
-    consumed(short()).await;
-    tracing::callsite::rebuild_interest_cache();
-    heard.take();
-    consumed(short()).await;
-    let text = heard.take();
-    for name in [names::SPAN_CONSUMER_HANDLE, names::SPAN_CONSUMER_MESSAGE] {
-        let span = text.lines().find(|line| line.starts_with(name));
-        assert!(span.is_some_and(|span| span.contains(&format!("trace_parent={TRACE:?}"))), "{name}\n{text}");
-    }
-    assert!(text.contains("outcome=\"done\""), "{text}");
-    assert!(text.contains("handled AGAIN"), "{text}");
-    consumed(options().window(Duration::from_secs(3_600))).await;
-    assert!(!heard.take().contains("handled AGAIN"));
 }
 
 /// Consumers that die at any moment, two at a time, on a queue whose leases are short.

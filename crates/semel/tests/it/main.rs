@@ -7,6 +7,7 @@ mod conformance_sqlite;
 #[cfg(feature = "sqlite")]
 mod consumer;
 mod consumer_end;
+mod consumer_window;
 mod guard_doubt;
 mod guard_faults;
 mod guard_minimal;

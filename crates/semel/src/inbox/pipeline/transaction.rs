@@ -25,8 +25,7 @@ use crate::sink::kafka::line::{Batch, Report, is_librdkafkas};
 use crate::sink::kafka::steps::{Failed, Steps, left};
 use crate::sink::kafka::turns::Turns;
 use crate::sink::kafka::verdict::{self, Verdict};
-use crate::sink::kafka::version::{self, Features};
-use crate::sink::kafka::{KafkaOptions, is_unknown_topic};
+use crate::sink::kafka::{KafkaOptions, is_unknown_topic, version};
 use crate::source::kafka::KafkaSourceOptions;
 use crate::source::kafka::reader::list;
 
@@ -66,9 +65,7 @@ impl Engine {
         if !wanted() {
             return Err(SinkError::not_published("nobody wants it any more"));
         }
-        for told in version::ask(sink.first_broker()).map(Features::complaints).unwrap_or_default() {
-            tracing::warn!(target: "semel::kafka", "{told}");
-        }
+        version::ask_and_warn(sink.first_broker());
         let reader = Reader::open(source)
             .map_err(|error| SinkError::not_published(format!("Kafka's client cannot be made: {error}")))?;
         Ok(Self { reader, turns: Mutex::new(turns), options: sink.clone() })

@@ -108,7 +108,7 @@ impl KafkaTransactions {
 impl Sink for KafkaTransactions {
     fn guarantee(&self) -> Guarantee {
         let mut broken_by = self.broken_by.clone();
-        broken_by.extend(self.features.iter().flat_map(|features| features.complaints()));
+        broken_by.extend(self.features.map(Features::complaints).unwrap_or_default());
         Guarantee {
             delivery: Delivery::ExactlyOnce,
             sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
@@ -163,16 +163,13 @@ impl ExactlyOnce for KafkaTransactions {
             let turns = Turns::open(&options, ids(&id))?;
             turns.fence(until, || watched.strong_count() > 0)?;
             let position = position::read(&options, &id, until)?;
-            let features = version::ask(options.first_broker());
+            let features = version::ask_and_warn(options.first_broker());
             drop(turn);
             Ok((turns, position, features))
         });
         let (turns, position, features) =
             work.await.map_err(|error| in_doubt(format!("beginning broke off: {error}")))??;
-        self.features = features;
-        for told in features.map(Features::complaints).unwrap_or_default() {
-            tracing::warn!(target: "semel::kafka", "{told}");
-        }
+        self.features = features.or(self.features);
         self.turns = Some(turns);
         Ok(position)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Features {
 
 impl Features {
     /// What stands in the way of exactly once.
-    pub(crate) fn complaints(self) -> Vec<String> {
+    pub(super) fn complaints(self) -> Vec<String> {
         let mut told = Vec::new();
         if self.transactions < 2 {
             told.push(format!(
@@ -50,11 +50,20 @@ impl Features {
 }
 
 /// What the broker says of itself; `None` if it could not be asked.
-pub(crate) fn ask(broker: &str) -> Option<Features> {
+pub(super) fn ask(broker: &str) -> Option<Features> {
     let answer = exchange(broker).ok()?;
     let features = parse(&answer);
     if features.is_none() {
         tracing::debug!(target: "semel::kafka", broker, "the broker's features could not be read");
+    }
+    features
+}
+
+/// The same, with a warning of what stands in the way.
+pub(crate) fn ask_and_warn(broker: &str) -> Option<Features> {
+    let features = ask(broker);
+    for told in features.map(Features::complaints).unwrap_or_default() {
+        tracing::warn!(target: "semel::kafka", broker, "{told}");
     }
     features
 }
