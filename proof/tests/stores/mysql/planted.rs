@@ -81,9 +81,16 @@ fn a_sweep_that_does_not_ask_for_the_expiry_is_caught() {
 #[tokio::test]
 async fn a_clock_from_before_the_lock_is_caught() {
     let Some(database) = Database::new().await else { return };
-    let options = MysqlStore::options().rewriting(|sql| patient(sql).replace("SYSDATE(3)", "NOW(3)"));
-    let Some((changed, released)) = finish_behind_a_lock(&database, options).await else { return };
-    assert!(changed < released, "the bug does not show");
+    // More than once: a clock that is set back in between hides it.
+    for _ in 0..5 {
+        let options = MysqlStore::options().rewriting(|sql| patient(sql).replace("SYSDATE(3)", "NOW(3)"));
+        let (changed, released) = finish_behind_a_lock(&database, options).await;
+        if changed < released {
+            return;
+        }
+        println!("{changed:?} is not before {released:?}");
+    }
+    panic!("the bug does not show");
 }
 
 #[test]
