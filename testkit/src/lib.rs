@@ -5,6 +5,7 @@
 //! - [`child`]: a child process that is stopped or killed at a named crash point.
 //! - [`ledger`]: an append-and-fsync file that counts how often an effect really happened.
 //! - [`python`]: a private Python with packages, for clients nobody here wrote.
+//! - [`scratch`]: directories in memory.
 //! - [`seed`]: chance that can be replayed.
 //!
 //! Plain threads and blocking calls throughout: it serves tests of any kind, with a runtime or
@@ -15,5 +16,6 @@ pub mod child;
 pub mod ledger;
 pub mod proxy;
 pub mod python;
+pub mod scratch;
 pub mod seed;
 pub mod services;

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use proof::load::{Failed, Party, Settings, Traffic};
+use semel::store::{AnyStore, ErrorKind};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 const DRAIN: Duration = Duration::from_secs(60);
@@ -24,12 +25,26 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Opens, also where a busy machine is too slow for the time-outs of the URL at first.
+async fn open_at_last(url: &str) -> Result<AnyStore, Failed> {
+    let began = std::time::Instant::now();
+    loop {
+        match semel::store::open(url).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable && began.elapsed() < DRAIN / 2 => {
+                eprintln!("not open yet: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            opened => return Ok(opened?),
+        }
+    }
+}
+
 async fn work(args: &[String]) -> Result<(), Failed> {
     let [url, dir, intents, lease_ms, seed] = args else {
         return Err("usage: party STORE_URL DIR INTENTS LEASE_MS SEED".into());
     };
     let settings = Settings { lease: Duration::from_millis(lease_ms.parse()?), ..Settings::default() };
-    let party = Party::new(semel::store::open(url).await?, Path::new(dir), settings)?;
+    let party = Party::new(open_at_last(url).await?, Path::new(dir), settings)?;
     let traffic = Traffic::start(&party, intents.parse()?, seed.parse()?);
     println!("working at {}", std::time::UNIX_EPOCH.elapsed()?.as_secs());
     BufReader::new(stdin()).read_line(&mut String::new()).await?;

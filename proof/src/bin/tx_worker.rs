@@ -10,7 +10,7 @@ use rusqlite::TransactionBehavior;
 use semel::crash::{AFTER_COMMIT, BEFORE_COMMIT, point};
 use semel::inbox::{Identity, Inbox};
 use semel::intent::fingerprint::{Fingerprint, Recipe};
-use semel::tx::{Phases, Started, TxError, once_tx, sqlite};
+use semel::tx::{Once, Phases, Started, TxError, once_tx, sqlite};
 use semel::{Intent, Key, Operation, Scope};
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -20,6 +20,9 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const NAMES: [&str; 2] = ["reserve", "charge"];
 const LEASE: Duration = Duration::from_millis(400);
+
+/// How long it waits for one that was killed: the server takes a moment to notice, on a busy machine several.
+const WAIT: Duration = Duration::from_secs(30);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -90,7 +93,8 @@ async fn once_postgres(url: &str, schema: &str, key: &str) -> Result<&'static st
     let (intent, asked) = asked(key)?;
     let mut connection = connect(url, schema).await?;
     let mut tx = connection.begin().await?;
-    let reply = once_tx(&mut tx, &intent, asked, async |tx| insert(tx, key).await).await?;
+    let once = Once::new(&intent, asked).wait(WAIT);
+    let reply = once.run_tx(&mut tx, async |tx| insert(tx, key).await).await?;
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);
@@ -101,7 +105,8 @@ async fn once_mysql(url: &str, key: &str) -> Result<&'static str, Failed> {
     let (intent, asked) = asked(key)?;
     let mut connection = MySqlConnection::connect(url).await?;
     let mut tx = connection.begin().await?;
-    let reply = once_tx(&mut tx, &intent, asked, async |tx| insert_mysql(tx, key).await).await?;
+    let once = Once::new(&intent, asked).wait(WAIT);
+    let reply = once.run_tx(&mut tx, async |tx| insert_mysql(tx, key).await).await?;
     point(BEFORE_COMMIT);
     tx.commit().await?;
     point(AFTER_COMMIT);

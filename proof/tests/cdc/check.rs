@@ -3,7 +3,7 @@
 use semel::relay::cdc::{CdcOutbox, Finding, Gravity, RoutedTable};
 use semel::relay::{Source, SourceError};
 
-use crate::world::{World, batch, insert};
+use crate::world::{World, batch, insert, nothing};
 
 fn of<'a>(findings: &'a [Finding], about: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.about == about).unwrap()
@@ -90,7 +90,7 @@ async fn a_table_that_is_not_there_or_has_other_columns_is_named() {
     assert_eq!(of(&outbox.check().await.unwrap(), "table").gravity, Gravity::Warning);
     let mut source = outbox.source();
     while world.slot("confirmed_flush_lsn").await.is_none() {
-        assert!(source.next().await.unwrap().is_none());
+        nothing(&mut source).await;
     }
     client.batch_execute("INSERT INTO orders VALUES (gen_random_uuid(), 'x')").await.unwrap();
     let refused = loop {

@@ -6,7 +6,7 @@ use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Settled, Source};
 
 use crate::sink::TestSink;
-use crate::world::{Running, World, batch, connect, drained, drop_slot, insert, quick, until};
+use crate::world::{Running, World, batch, connect, drained, drop_slot, insert, nothing, quick, until};
 
 fn numbers(until: u32) -> Vec<String> {
     (0..until).map(|n| n.to_string()).collect()
@@ -185,7 +185,7 @@ async fn polling_and_reading_the_log_go_on_where_the_other_was() {
     fill(&world, 30..40).await;
     sink.wait_for(40).await;
     for _ in 0..20 {
-        assert!(idle.next().await.unwrap().is_none());
+        nothing(&mut idle).await;
     }
     idle.leave().await.unwrap();
     relay.stop().await;
@@ -213,7 +213,7 @@ async fn what_was_published_is_forgotten_and_nothing_else() {
     let source = std::sync::Arc::new(tokio::sync::Mutex::new(source));
     until("the table is emptied", async || {
         let mut source = source.lock().await;
-        assert!(source.next().await.unwrap().is_none());
+        nothing(&mut *source).await;
         source.prune(Duration::ZERO).await.unwrap();
         left().await == 0
     })
@@ -243,12 +243,12 @@ async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made
     let outbox = world.options().lease(Duration::from_secs(2)).open().await.unwrap();
     let mut first = outbox.source();
     for _ in 0..5 {
-        assert!(first.next().await.unwrap().is_none());
+        nothing(&mut first).await;
     }
     drop(first);
     let second = std::sync::Arc::new(tokio::sync::Mutex::new(outbox.source()));
     until("the second makes it", async || {
-        assert!(second.lock().await.next().await.unwrap().is_none());
+        nothing(&mut *second.lock().await).await;
         world.slot("active_pid").await.is_some()
     })
     .await;

@@ -29,8 +29,9 @@ pub struct World {
 impl World {
     /// `None` when the run goes without PostgreSQL.
     pub async fn new() -> Option<Self> {
-        let place = PLACES.acquire().await.unwrap();
+        // First the server, which another test may have alone: who has it waits for a place.
         let lease = require(Service::Postgres)?;
+        let place = PLACES.acquire().await.unwrap();
         let url = lease.url().to_owned();
         Some(Self::at(url, Some(lease), place).await)
     }
@@ -42,7 +43,8 @@ impl World {
     }
 
     async fn at(url: String, lease: Option<Lease>, place: SemaphorePermit<'static>) -> Self {
-        let name = format!("cdc_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cdc_{}_{count}_{:x}", std::process::id(), fastrand::u32(..));
         let world = Self { url, name, _lease: lease, _place: place };
         SWEPT.get_or_init(|| sweep(&world.url)).await;
         let client = connect(&world.url).await;
@@ -183,6 +185,16 @@ pub async fn batch(source: &mut impl Source) -> Batch {
         }
     }
     panic!("no batch came");
+}
+
+/// One look that is to find nothing. A busy machine may be too slow to keep its lease, and looks again later.
+pub async fn nothing(source: &mut impl Source) {
+    match source.next().await {
+        Ok(None) => {}
+        Ok(Some(batch)) => panic!("{:?} came", texts(&batch)),
+        Err(error) if error.may_retry() => tokio::time::sleep(Duration::from_millis(10)).await,
+        Err(error) => panic!("{error}"),
+    }
 }
 
 pub fn texts(batch: &Batch) -> Vec<String> {

@@ -11,7 +11,7 @@ use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, alone, require};
 use tokio_postgres::NoTls;
 
-use crate::place::{Place, open, patient};
+use crate::place::{Place, open_at_last, patient, try_patient};
 use crate::scene::Scene;
 
 /// How long others have all connections.
@@ -33,7 +33,7 @@ async fn all_connections_of_postgres_are_taken() {
     place.say(format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT {CONNECTIONS}")).await;
     place.say(format!("GRANT ALL ON SCHEMA {schema} TO {role}")).await;
     let as_role = |url: &str| url.replace("postgres://postgres@", &format!("postgres://{role}@"));
-    let scene = Scene::new(open(&as_role(&place.url())).await.unwrap());
+    let scene = Scene::new(open_at_last(&as_role(&place.url())).await);
     let taker = as_role(server.url());
     let terminate =
         format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'");
@@ -105,18 +105,19 @@ async fn all_connections_of_redis_are_taken() {
     let Some(server) = alone(Service::Redis) else { return };
     let place = Place::on(Service::Redis, server.url()).await;
     let scene = Scene::new(place.store().await);
-    let client = ::redis::Client::open(server.url()).unwrap();
     let mut admin = patient(server.url()).await;
     let fault = async || {
         say::<()>(&mut admin, &format!("CONFIG SET maxclients {CONNECTIONS}")).await;
         say::<()>(&mut admin, "CLIENT SETNAME taker").await;
         let mut taken = Vec::new();
         for _ in 0..TRIES_MAX {
-            match client.get_multiplexed_async_connection().await {
-                Ok(mut connection) => {
-                    say::<()>(&mut connection, "CLIENT SETNAME taker").await;
-                    taken.push(connection);
-                }
+            let took = async {
+                let mut connection = try_patient(server.url()).await?;
+                ::redis::cmd("CLIENT").arg("SETNAME").arg("taker").exec_async(&mut connection).await?;
+                Ok::<_, ::redis::RedisError>(connection)
+            };
+            match took.await {
+                Ok(connection) => taken.push(connection),
                 Err(_) if taken.len() < CONNECTIONS - 1 => {
                     let all: String = say(&mut admin, "CLIENT LIST").await;
                     for client in all.lines().filter(|line| !line.contains("name=taker")) {
@@ -153,6 +154,8 @@ async fn our_own_are_busy(service: Service, open: impl AsyncFnOnce(&str) -> AnyS
     let Some(server) = require(service) else { return };
     let place = Place::on(service, server.url()).await;
     let proxy = Proxy::start(place.address()).unwrap();
+    // The tables are made with patience; what follows opens under short bounds.
+    place.patient_store().await;
     let scene = Scene::new(open(&place.url_through(&proxy)).await);
     let fault = async || {
         proxy.set(Fault::Delay(SLOW));

@@ -6,7 +6,7 @@ use proof::load::Doubt;
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, require};
 
-use crate::place::{Place, open};
+use crate::place::{Place, open_at_last};
 use crate::scene::Scene;
 
 /// How often answers are lost under one load.
@@ -16,7 +16,7 @@ async fn answers_are_lost(service: Service) {
     let Some(server) = require(service) else { return };
     let place = Place::on(service, server.url()).await;
     let proxy = Proxy::start(place.address()).expect("a proxy");
-    let scene = Scene::new(open(&place.url_through(&proxy)).await.expect("the store opens"));
+    let scene = Scene::new(open_at_last(&place.url_through(&proxy)).await);
     let fault = async || {
         for cut in 0..CUTS {
             // Now those who are under way get no answer; then those who are connected are cut.

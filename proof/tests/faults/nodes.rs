@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use proof::load::{Doubt, What, judge};
+use proof::load::{Doubt, Settings, What, judge};
 use semel::store::redis::RedisStore;
 use testkit::services::Service;
 
 use crate::cluster::Cluster;
 use crate::place::Place;
-use crate::scene::{Scene, blocking};
+use crate::scene::{PATIENCE, Scene, blocking};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_node_is_killed_and_started_again() {
@@ -66,7 +66,9 @@ async fn a_part_is_lost(scene: &Scene, place: &Place, intents: usize, name: &str
     let memory = options().memory().await.unwrap();
     assert!(memory.missing > 200 && memory.missing < 500, "{memory:?}");
     assert!(options().accept_loss().await.unwrap().is_whole());
-    assert!(matches!(scene.party.call(intents).await.unwrap(), What::Done(_)));
+    let patient = Settings { store_timeout: PATIENCE, ..Settings::default() };
+    let later = Scene::with_dir(place.patient_store().await, patient, scene.dir());
+    assert!(matches!(Scene::told(&later, intents).await, What::Done(_)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -27,7 +27,7 @@ async fn stands_still(service: Service, what: &str, still: Duration, settings: S
 
 async fn longer_than_the_time_out(service: Service) {
     let settings = Settings { store_timeout: Duration::from_millis(500), ..Settings::default() };
-    stands_still(service, "beyond the time-out", Duration::from_millis(2_200), settings).await;
+    stands_still(service, "beyond the time-out", Duration::from_millis(3_500), settings).await;
 }
 
 async fn longer_than_a_lease(service: Service) {

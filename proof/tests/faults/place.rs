@@ -1,5 +1,7 @@
 //! A schema, a database or a prefix of a test's own on one of the servers.
 
+use std::time::Duration;
+
 use semel::store::{AnyStore, StoreError};
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use testkit::proxy::Proxy;
@@ -61,7 +63,7 @@ impl Place {
     }
 
     pub(crate) async fn store(&self) -> AnyStore {
-        open(&self.url()).await.expect("the store opens")
+        open_at_last(&self.url()).await
     }
 
     /// The same with time-outs that a busy machine keeps, for who is not to see them run out.
@@ -103,7 +105,7 @@ impl Drop for Place {
         let dropping = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let limit = std::time::Duration::from_secs(10);
+            let limit = Duration::from_secs(10);
             let _ = runtime.block_on(async { tokio::time::timeout(limit, place.say(sql)).await });
             std::mem::forget(place);
         });
@@ -113,10 +115,29 @@ impl Drop for Place {
 
 /// A line to Redis beside the store. Asked for nothing else, a client gives up after half a second.
 pub(crate) async fn patient(url: &str) -> ::redis::aio::MultiplexedConnection {
-    let limit = Some(std::time::Duration::from_secs(30));
+    try_patient(url).await.unwrap()
+}
+
+/// The same where it may be refused.
+pub(crate) async fn try_patient(url: &str) -> ::redis::RedisResult<::redis::aio::MultiplexedConnection> {
+    let limit = Some(Duration::from_secs(30));
     let config =
         ::redis::AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-    ::redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
+    ::redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
+}
+
+/// Opens, also where a busy machine is too slow for the short time-outs at first.
+pub(crate) async fn open_at_last(url: &str) -> AnyStore {
+    let opening = async {
+        loop {
+            match open(url).await {
+                Ok(store) => return store,
+                Err(error) => println!("not open yet: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), opening).await.expect("the store opens")
 }
 
 pub(crate) async fn open(url: &str) -> Result<AnyStore, StoreError> {

@@ -14,7 +14,7 @@ use semel::{IntentId, StoreDown, StoreTime};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, alone, require};
 
-use crate::place::{Place, open};
+use crate::place::{Place, open_at_last};
 use crate::scene::{Scene, blocking};
 
 /// What is wrong with the store.
@@ -92,7 +92,7 @@ async fn a_store_that_takes_doubt_for_no_is_caught() {
     let Some(server) = require(Service::Postgres) else { return };
     let place = Place::on(Service::Postgres, server.url()).await;
     let proxy = Proxy::start(place.address()).unwrap();
-    let store = open(&place.url_through(&proxy)).await.unwrap();
+    let store = open_at_last(&place.url_through(&proxy)).await;
     let scene = Scene::new(Planted::on(store, Bug::DoubtIsNo(Mutex::default())));
     let fault = async || {
         for _ in 0..20 {

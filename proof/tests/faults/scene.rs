@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use proof::load::{Doubt, Judgement, Party, Settings, Traffic, ask_all, judge};
+use proof::load::{Doubt, Judgement, Party, Settings, Traffic, What, ask_all, judge};
 use semel::store::AnyStore;
 use tempfile::TempDir;
 
@@ -61,6 +61,17 @@ impl Scene {
             more_calls(&traffic).await;
         }
         soon(traffic.stop()).await.expect("everybody comes back")
+    }
+
+    /// What a caller is told, who asks again while the store does not answer in time.
+    pub(crate) async fn told(party: &Party, number: usize) -> What {
+        for _ in 0..20 {
+            let what = party.call(number).await.expect("the call ends");
+            if what != What::Unavailable {
+                return what;
+            }
+        }
+        What::Unavailable
     }
 
     pub(crate) async fn settled(&self, name: &str, intents: usize, doubt: Doubt) -> Judgement {

@@ -53,7 +53,7 @@ async fn killed_by_chance_while_others_come_and_go_each_message_is_transformed_o
         let mut worker = scene.worker("right", "one", None);
         scene.publish(each).await;
         let behind = scene.behind();
-        scene.behind_at_most(behind - fastrand::i64(1..behind.max(2))).await;
+        scene.behind_at_most((behind - fastrand::i64(1..behind.max(2))).max(0)).await;
         tokio::time::sleep(Duration::from_millis(fastrand::u64(0..60))).await;
         // It has not ended by itself.
         assert_eq!(worker.kill().unwrap().signal(), Some(9), "{:?}", worker.wait(SOON));

@@ -14,7 +14,7 @@ use testkit::ledger::Entries;
 /// Nothing here takes this long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Long enough that a retry started at once comes within it, also on a busy machine.
-pub const LEASE_MS: u64 = 4_000;
+pub const LEASE_MS: u64 = 8_000;
 
 pub struct Scene {
     directory: TempDir,
@@ -23,7 +23,7 @@ pub struct Scene {
 
 impl Scene {
     pub fn new(effect: &'static str) -> Self {
-        Self { directory: TempDir::new().unwrap(), effect }
+        Self { directory: testkit::scratch::directory(), effect }
     }
 
     pub fn store_path(&self) -> PathBuf {

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::sink::TestSink;
 use crate::world::{Running, drained, event, quick};
 
-const LEASE: Duration = Duration::from_millis(1_500);
+const LEASE: Duration = Duration::from_secs(3);
 
 pub fn file() -> (TempDir, PathBuf, SqliteOutbox) {
     let directory = tempfile::tempdir().unwrap();

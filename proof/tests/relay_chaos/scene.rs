@@ -37,6 +37,12 @@ pub struct Scene {
     pub follower: Follower,
 }
 
+/// A name nobody had, also if its process's number comes again.
+fn corner() -> String {
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("chaos_{}_{count}_{:x}", std::process::id(), fastrand::u32(..))
+}
+
 impl Scene {
     async fn new(source: String, database: Database, broker: &str) -> Self {
         let topic = topic(broker).await;
@@ -48,7 +54,7 @@ impl Scene {
 
     /// In a schema of its own on this server.
     pub async fn postgres(url: &str, broker: &str) -> Self {
-        let schema = format!("chaos_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let schema = corner();
         let options: PgConnectOptions = url.parse().unwrap();
         let options = options.options([("search_path", schema.as_str())]);
         let pool = PgPoolOptions::new()
@@ -69,10 +75,8 @@ impl Scene {
 
     /// In a database of its own on this server.
     pub async fn mariadb(url: &str, broker: &str) -> Self {
-        let name = format!("chaos_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = corner();
         let server = MySqlPool::connect(url).await.unwrap();
-        let drop = format!("DROP DATABASE IF EXISTS {name}");
-        server.execute(AssertSqlSafe(drop)).await.unwrap();
         server.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
         server.close().await;
         let url = format!("{}/{name}", url.rsplit_once('/').unwrap().0);
@@ -160,7 +164,7 @@ impl Scene {
     /// The same for a relay that is expected to leave something out: nobody waits long for it.
     pub async fn end_soon(&mut self, load: Load, relays: Vec<Child>) -> Verdict {
         let ledger = load.stop().await;
-        self.judge(&ledger, relays, Duration::from_secs(3)).await
+        self.judge(&ledger, relays, Duration::from_secs(8)).await
     }
 
     pub async fn judge(&mut self, ledger: &Ledger, relays: Vec<Child>, quiet: Duration) -> Verdict {

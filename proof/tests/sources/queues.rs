@@ -91,10 +91,7 @@ async fn told_of_all_before<B: Broker>(mut scene: Scene<B>) {
 }
 
 async fn caught<B: Broker>(scene: Scene<B>) {
-    let worker = scene.worker("right", "one", None);
-    scene.behind_at_most(0).await;
-    scene.still().await;
-    stop(worker);
+    scene.empty(scene.worker("right", "one", None), "one").await;
     assert!(!scene.judge_without_order().await.is_empty(), "what was told and had no effect is lost");
     scene.end().await;
 }

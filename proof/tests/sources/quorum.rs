@@ -4,7 +4,7 @@ use semel::crash;
 use testkit::services::{Alone, Service, alone, down};
 
 use crate::rabbitmq::{Queue, Quorum};
-use crate::scene::{self, Broker, stop};
+use crate::scene::{self, Broker};
 use crate::{SOON, messages, rounds};
 
 type Scene = scene::Scene<Queue<Quorum>>;
@@ -69,10 +69,7 @@ async fn what_a_quorum_queue_hears_before_its_effect_is_caught() {
     broker.restart().unwrap();
     worker.kill().unwrap();
     scene.publish(100).await;
-    let worker = scene.worker("right", "-", None);
-    scene.behind_at_most(0).await;
-    scene.still().await;
-    stop(worker);
+    scene.empty(scene.worker("right", "-", None), "-").await;
     assert!(!scene.judge_without_order().await.is_empty(), "what was told and had no effect is lost");
     scene.end().await;
 }

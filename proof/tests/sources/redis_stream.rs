@@ -17,7 +17,7 @@ use crate::{SOON, unique};
 
 const WAIT: Duration = Duration::from_millis(200);
 /// After this long the silent are taken for dead.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(6);
 
 pub struct RedisStream {
     client: Client,

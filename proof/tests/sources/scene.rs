@@ -154,14 +154,6 @@ impl<B: Broker> Scene<B> {
         self.reach(self.expected()).await;
     }
 
-    /// Waits until there are no more effects than before.
-    pub async fn still(&self) {
-        let mut so_far = None;
-        while so_far.replace(self.effects().await) != Some(self.effects().await) {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-    }
-
     /// Messages, repeated ones included, that the group has not told the broker to be done with.
     pub async fn behind(&self) -> usize {
         self.broker.behind().await
@@ -176,10 +168,15 @@ impl<B: Broker> Scene<B> {
         }
     }
 
-    /// Works until everything has its effect and the broker was told so, asked when nobody holds anything.
-    pub async fn finish(&self, mut worker: Child, member: &str) {
-        let until = Instant::now() + SOON;
+    /// Works until everything has its effect and the broker was told so.
+    pub async fn finish(&self, worker: Child, member: &str) {
         self.reach_all().await;
+        self.empty(worker, member).await;
+    }
+
+    /// Works until the broker was told of everything it has, asked when nobody holds anything.
+    pub async fn empty(&self, mut worker: Child, member: &str) {
+        let until = Instant::now() + SOON;
         loop {
             self.behind_at_most(0).await;
             stop(worker);

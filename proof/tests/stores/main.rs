@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod caught;
 mod history;
 mod mysql;
 mod postgres;

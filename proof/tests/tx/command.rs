@@ -1,5 +1,7 @@
 //! Commands on PostgreSQL: a retry, a late command and a reused id are three different things.
 
+use std::time::Duration;
+
 use semel::tx::{Advanced, Applied, Command, CommandError, Transition};
 use sqlx::{PgConnection, PgPool};
 
@@ -7,11 +9,17 @@ use crate::world::World;
 
 type Decided = Result<Applied<i64, i64>, CommandError<i64, sqlx::Error>>;
 
+/// Each test's own: the locks of intents belong to the whole database.
+fn tenant() -> String {
+    let test = std::thread::current();
+    test.name().unwrap_or("command").rsplit("::").next().unwrap_or_default().to_owned()
+}
+
 fn command(id: &str, case: &str, version: u64) -> Command<String> {
     Command {
         id: id.to_owned(),
         kind: "ApproveCase".to_owned(),
-        tenant: "tenant-a".to_owned(),
+        tenant: tenant(),
         aggregate: case.to_owned(),
         expected_version: version,
         payload: "approve".to_owned(),
@@ -36,7 +44,7 @@ async fn approve(
 
 async fn send(pool: &PgPool, command: &Command<String>, advanced: Advanced) -> Decided {
     let mut tx = pool.begin().await.unwrap();
-    let once = command.once().advanced(advanced);
+    let once = command.once().advanced(advanced).wait(Duration::from_secs(60));
     let applied = once.apply_tx(&mut tx, async |tx| approve(tx, command).await).await?;
     tx.commit().await.unwrap();
     Ok(applied)

@@ -1,6 +1,8 @@
 //! What each isolation level does with a duplicate.
 
-use semel::tx::{TxError, once_tx};
+use std::time::Duration;
+
+use semel::tx::{Once, TxError, once_tx};
 
 use crate::world::{World, asked, book, intent};
 
@@ -54,7 +56,8 @@ async fn at_every_level_duplicates_at_once_make_one_row() {
                             let insert = "INSERT INTO payment (name, cents) VALUES ($1, 1) RETURNING id";
                             sqlx::query_scalar::<_, i64>(insert).bind(&key).fetch_one(&mut *tx).await
                         };
-                        match once_tx(&mut tx, &intent(&key), asked(1), work).await {
+                        let once = Once::new(&intent(&key), asked(1)).wait(Duration::from_secs(60));
+                        match once.run_tx(&mut tx, work).await {
                             Ok(reply) => match tx.commit().await {
                                 Ok(()) => return reply.value,
                                 // Serializable transactions may also fail in the commit.

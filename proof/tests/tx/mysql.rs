@@ -97,7 +97,9 @@ pub async fn book(tx: &mut MySqlConnection, name: &str, cents: i64) -> Result<i6
 type Paid = Result<TxReply<i64>, TxError<sqlx::Error>>;
 
 async fn pay_in(mut tx: Transaction<'static, MySql>, key: &str, cents: i64) -> Paid {
-    let paid = once_tx(&mut tx, &intent(key), asked(cents), async |tx| book(tx, key, cents).await).await;
+    // Longer than a busy machine takes for a commit.
+    let once = Once::new(&intent(key), asked(cents)).wait(Duration::from_secs(60));
+    let paid = once.run_tx(&mut tx, async |tx| book(tx, key, cents).await).await;
     match paid {
         Ok(reply) => tx.commit().await.map(|()| reply).map_err(TxError::Work),
         Err(error) => {

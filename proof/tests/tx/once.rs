@@ -9,11 +9,15 @@ use sqlx::{Acquire, PgPool};
 
 use crate::world::{World, asked, book, intent};
 
+/// How long duplicates wait here: longer than a busy machine takes for a commit.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 type Paid = Result<TxReply<i64>, TxError<sqlx::Error>>;
 
 async fn pay(pool: &PgPool, key: &str, cents: i64) -> Paid {
     let mut tx = pool.begin().await.unwrap();
-    let paid = once_tx(&mut tx, &intent(key), asked(cents), async |tx| book(tx, key, cents).await).await;
+    let once = Once::new(&intent(key), asked(cents)).wait(PATIENCE);
+    let paid = once.run_tx(&mut tx, async |tx| book(tx, key, cents).await).await;
     match paid {
         Ok(reply) => tx.commit().await.map(|()| reply).map_err(TxError::Work),
         Err(error) => {

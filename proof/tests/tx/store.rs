@@ -61,7 +61,8 @@ async fn a_transaction_respects_what_the_store_has() {
         let pool = pool.clone();
         async move {
             let mut tx = pool.begin().await.unwrap();
-            once_tx(&mut tx, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap()
+            let once = Once::new(&intent("a"), asked(1)).wait(Duration::from_secs(60));
+            once.run_tx(&mut tx, async |tx| book(tx, "a", 1).await).await.unwrap()
         }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -48,7 +48,14 @@ fn pay(connection: TcpStream, key: &str) -> Got {
 
 /// What is found right after the restart and in the end, told in one line.
 fn killed_at(point: &'static str) -> String {
-    let (upstream, directory) = (Upstream::start(), tempfile::tempdir().unwrap());
+    // A restart that takes as long as a lease shows nothing of what holds within it.
+    let told = (0..3).find_map(|_| kill_at(point));
+    told.unwrap_or_else(|| panic!("{point}: three times the restart took longer than the lease"))
+}
+
+/// `None` where the machine was too slow to look within the lease.
+fn kill_at(point: &'static str) -> Option<String> {
+    let (upstream, directory) = (Upstream::start(), testkit::scratch::directory());
     let keys: Vec<String> = (0..KEYS).map(|n| format!("{point}-{n}")).collect();
     let mut gateway =
         Gateway::on(directory.path(), upstream.address, CONFIG, Some(&format!("{point}:{NTH}")));
@@ -66,7 +73,9 @@ fn killed_at(point: &'static str) -> String {
 
     let gateway = Gateway::on(directory.path(), upstream.address, CONFIG, None);
     let mut now: Vec<Got> = keys.iter().map(|key| pay(connect(gateway.address), key)).collect();
-    assert!(sent.elapsed() < LEASE, "{point}: the restart took longer than the lease");
+    if sent.elapsed() >= LEASE {
+        return None;
+    }
     assert!(!now.contains(&Got::Uncertain), "{point}: somebody may still be at it: {now:?}");
     let held = now.iter().filter(|got| **got == Got::InProgress).count();
     if [crash::AFTER_CLAIM, crash::BEFORE_EFFECT, crash::AFTER_EFFECT, crash::BEFORE_FINISH].contains(&point)
@@ -94,9 +103,9 @@ fn killed_at(point: &'static str) -> String {
         );
         assert!(*told == Got::Nothing || told == now, "{point}: told {told:?} before and {now:?} now");
     }
-    format!(
+    Some(format!(
         "{point:14} charged when killed: {charged}/{KEYS}, held within the lease: {held}, in the end: {KEYS}/{KEYS}"
-    )
+    ))
 }
 
 #[test]

@@ -15,7 +15,6 @@ log = "warn"
 [scope]
 single_tenant = true
 [timeouts]
-response = "1500ms"
 [[operation]]
 match = "POST /v1/payment_intents"
 name = "payment_intent.create"
@@ -40,7 +39,7 @@ pub(crate) struct Gateway {
 impl Gateway {
     /// On a store of its own.
     pub(crate) fn start(upstream: SocketAddr, config: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = testkit::scratch::directory();
         let mut gateway = Self::on(directory.path(), upstream, config, None);
         gateway.directory = Some(directory);
         gateway

@@ -103,11 +103,15 @@ fn said(address: SocketAddr, sent: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The kinds of the frames that came. A GOAWAY without an error is none: an idle connection ends with it too.
 fn kinds(mut said: &[u8]) -> Vec<u8> {
     let mut kinds = Vec::new();
     while let [a, b, c, kind, ..] = *said {
         let length = 9 + usize::from(a) * 65_536 + usize::from(b) * 256 + usize::from(c);
-        kinds.push(kind);
+        let error = said.get(9 + 4..9 + 8);
+        if kind != GOAWAY || error.is_some_and(|error| error != [0; 4]) {
+            kinds.push(kind);
+        }
         said = said.get(length..).unwrap_or_default();
     }
     kinds

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::SOON;
 use crate::gateway::Gateway;
 use crate::upstream::Upstream;
-use crate::wire::{ask, read_message};
+use crate::wire::{ask, connect, exchange, read_message};
 
 const CONFIG: &str = r#"
 log = "warn"
@@ -85,14 +85,16 @@ fn holding() -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
 /// is done both get its answer. The description is narrowed to that one request, so that nothing else is generated.
 #[test]
 fn answers_about_a_request_under_way_are_as_described() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = testkit::scratch::directory();
     let (upstream, has_come, go) = holding();
     let gateway = Gateway::start(upstream, &format!("{CONFIG}[timeouts]\nresponse = \"300s\"\n"));
-    let put = |address| {
-        ask(address, b"PUT /held HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
-    };
+    const PUT: &[u8] = b"PUT /held HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n";
+    let put = |address| ask(address, PUT);
     let address = gateway.address;
-    let first = std::thread::spawn(move || put(address));
+    // It waits while schemathesis runs, twice.
+    let waiting = connect(address);
+    waiting.set_read_timeout(Some(10 * SOON)).unwrap();
+    let first = std::thread::spawn(move || exchange(waiting, PUT));
     has_come.recv_timeout(SOON).unwrap();
     let (told, _) = put(address).unwrap();
     assert_eq!(told.status(), 202);
@@ -138,7 +140,7 @@ fn answers_about_a_request_under_way_are_as_described() {
 
 #[test]
 fn answers_are_as_described() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = testkit::scratch::directory();
     let upstream = Upstream::start();
     let gateway = Gateway::start(upstream.address, CONFIG);
     let output = schemathesis(&of_admin(&gateway), &gateway, directory.path(), NOT_OURS);
@@ -156,7 +158,7 @@ fn answers_are_as_described() {
 
 #[test]
 fn answers_for_a_service_that_breaks_off_are_as_described() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = testkit::scratch::directory();
     let gateway = Gateway::start(breaking_off(), CONFIG);
     // All of them are errors of the server here; what they look like is described.
     let exclude = format!("{NOT_OURS},not_a_server_error");

@@ -36,7 +36,7 @@ struct Shared {
 
 impl Upstream {
     pub(crate) fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = testkit::scratch::directory();
         let ledger = directory.path().join("ledger");
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

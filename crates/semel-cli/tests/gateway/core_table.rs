@@ -98,7 +98,7 @@ const UNCERTAIN: &str = "IDEMPOTENCY_OUTCOME_UNCERTAIN";
 /// One operation with these settings; its lease is short, because a dead owner's has to run out.
 fn operation(path: &str, settings: &str) -> String {
     format!(
-        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST {path}\"\nlease = \"2s\"\n\
+        "[scope]\nsingle_tenant = true\n[[operation]]\nname = \"pay\"\nmatch = \"POST {path}\"\nlease = \"5s\"\n\
          {settings}\n"
     )
 }
@@ -251,7 +251,7 @@ fn lost_claim<'s>(
     }
     let back = shelf.away();
     let caller = first(gateway, "/pay");
-    gateway.wait_for_metric(r#"idempotency_store_error_total{operation="pay",phase="claim"} 1"#);
+    gateway.wait_for_any(r#"idempotency_store_error_total{operation="pay",phase="claim"}"#);
     (back, caller)
 }
 
@@ -271,7 +271,9 @@ fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
 fn finishing_with_another_owners_token_is_refused(kind: Kind) {
     let Some(shelf) = Shelf::new(kind) else { return };
     let upstream = Upstream::start();
-    let gateway = start(&shelf, kind, &upstream.url(), &operation("/slow", ""));
+    // A live claim: its lease is long enough to be renewed in time by whatever machine.
+    let config = operation("/slow", "").replace("lease = \"5s\"", "lease = \"60s\"");
+    let gateway = start(&shelf, kind, &upstream.url(), &config);
     let caller = first(&gateway, "/slow");
     upstream.wait_for(1);
     let args = ["resolve", "--operation", "pay", "--key", "k", "--by", "mallory", "--why", "forged"];

@@ -25,7 +25,7 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        Self { directory: tempfile::tempdir().unwrap(), store: None }
+        Self { directory: testkit::scratch::directory(), store: None }
     }
 
     /// With a store elsewhere.
@@ -100,13 +100,23 @@ impl Gateway {
 
     /// Waits until a line of the metrics is there.
     pub(crate) fn wait_for_metric(&self, line: &str) {
+        self.wait_for_line(line, |have| have == line);
+    }
+
+    /// The same where it may have gone on to a higher number.
+    pub(crate) fn wait_for_any(&self, metric: &str) {
+        let counts = |have: &str| have.strip_prefix(metric).is_some_and(|number| number != " 0");
+        self.wait_for_line(metric, counts);
+    }
+
+    fn wait_for_line(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         for _ in 0..4_000 {
-            if self.metrics().lines().any(|have| have == line) {
+            if self.metrics().lines().any(&is_it) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        panic!("{line}\nis not in\n{}", self.metrics());
+        panic!("{what}\nis not in\n{}", self.metrics());
     }
 
     pub(crate) fn stop(mut self) -> Finished {

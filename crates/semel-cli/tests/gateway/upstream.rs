@@ -35,6 +35,8 @@ struct Shared {
     /// One entry for each effect: its key.
     ledger: Mutex<Vec<String>>,
     connections: AtomicUsize,
+    /// Those it closed by itself.
+    closed: AtomicUsize,
     /// `/slow` waits for a word on this.
     gate: Mutex<Option<Receiver<()>>>,
     opener: Mutex<Option<Sender<()>>>,
@@ -92,6 +94,17 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
+    /// Waits until it has closed so many connections by itself.
+    pub(crate) fn wait_for_closed(&self, connections: usize) {
+        for _ in 0..12_000 {
+            if self.shared.closed.load(Ordering::SeqCst) >= connections {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("{connections} connections are not closed");
+    }
+
     /// Lets one `/slow` go on.
     pub(crate) fn open(&self) {
         self.shared.opener.lock().unwrap().as_ref().unwrap().send(()).unwrap();
@@ -127,6 +140,7 @@ fn serve(stream: TcpStream, shared: &Shared) {
         let last = seen.header("connection") == Some("close");
         if !answer(&seen, shared, &mut reader, &mut writer) || last {
             let _ = writer.shutdown(std::net::Shutdown::Both);
+            shared.closed.fetch_add(1, Ordering::SeqCst);
             return;
         }
     }

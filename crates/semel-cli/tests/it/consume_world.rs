@@ -172,7 +172,7 @@ impl Topic {
         let kafka = require(Service::Kafka)?;
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
         let name = format!("consume_{}_{nanos}", std::process::id());
-        Some(Self { name, kafka, directory: tempfile::tempdir().unwrap() })
+        Some(Self { name, kafka, directory: testkit::scratch::directory() })
     }
 
     pub(crate) fn event(&self, key: &str, n: usize) -> Arc<Event> {

@@ -45,7 +45,7 @@ impl Handler for Notes {
 
 impl Mail {
     fn new() -> Self {
-        let mail = Self { directory: tempfile::tempdir().unwrap(), queue: MemoryQueue::new("payments") };
+        let mail = Self { directory: testkit::scratch::directory(), queue: MemoryQueue::new("payments") };
         assert_eq!(semel(&["migrate", "--inbox", &mail.url()]).out(), "inbox: created, version 3\n");
         mail.database().execute_batch("CREATE TABLE note (n INTEGER)").unwrap();
         mail
@@ -194,7 +194,7 @@ fn a_letter_is_dropped_only_when_that_is_said_twice_and_why() {
 fn what_is_wrong_is_said_in_one_line() {
     let line = semel(&["inbox", "dead"]).failed(2);
     assert!(line.contains("--inbox") && line.contains("SEMEL_INBOX"), "{line}");
-    let directory = tempfile::tempdir().unwrap();
+    let directory = testkit::scratch::directory();
     let url = format!("sqlite:{}", directory.path().join("no.db").display());
     assert!(semel(&["inbox", "dead", "--inbox", &url]).failed(2).contains("cannot be opened"));
     Connection::open(directory.path().join("no.db")).unwrap().execute_batch("CREATE TABLE t (n)").unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new() -> Self {
-        let outbox = Self { directory: tempfile::tempdir().unwrap() };
+        let outbox = Self { directory: testkit::scratch::directory() };
         semel(&["migrate", "--outbox", &outbox.url()]).out();
         outbox
     }

@@ -55,7 +55,7 @@ pub(crate) fn not_applied() -> Intent {
 impl World {
     /// A directory without a store.
     pub(crate) fn empty() -> Self {
-        Self { directory: tempfile::tempdir().unwrap() }
+        Self { directory: testkit::scratch::directory() }
     }
 
     /// A store with one intent of each kind.

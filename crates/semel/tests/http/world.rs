@@ -76,7 +76,7 @@ impl Clock {
             Kind::Elsewhere(open) => open().await,
             #[cfg(feature = "sqlite")]
             Kind::Sqlite => {
-                let (clock, directory) = (self.clone(), self.1.get_or_init(|| tempfile::tempdir().unwrap()));
+                let (clock, directory) = (self.clone(), self.1.get_or_init(testkit::scratch::directory));
                 let options = semel::store::sqlite::SqliteStore::options();
                 // The store keeps its clock, all of it, and the clock the directory.
                 let options = options.clock(move || clock.now());

@@ -79,7 +79,7 @@ fn worlds() -> [World; 2] {
         Shelf::Sqlite(Arc::new(tempfile::tempdir().unwrap())),
     ];
     shelves.map(|store| {
-        let queue = queue(Duration::from_millis(200));
+        let queue = queue(Duration::from_secs(1));
         World { queue, store, effects: Arc::default(), buried: Arc::default() }
     })
 }

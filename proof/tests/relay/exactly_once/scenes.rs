@@ -1,6 +1,6 @@
 //! What may happen between a commit and the word of it, on each outbox.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel::relay::Source;
 
@@ -17,6 +17,7 @@ pub async fn killed_after_the_commit(outbox: &impl Outbox, bug: Bug) -> Verdict 
     let first = outbox.start(&broker, bug);
     if bug == Bug::AnswersBeforeTheCommit {
         // Nobody hangs: it is told at once, and dies before it commits what it told.
+        broker.until("the batch", |state| state.script.is_empty()).await;
         tokio::time::sleep(LEASE).await;
     } else {
         broker.until("a commit without an answer", |state| state.hanging == 1).await;
@@ -72,17 +73,27 @@ pub async fn killed_while_a_parked_key_is_tried_again(outbox: &impl Outbox, deaf
     verdict(outbox, &broker, &all).await
 }
 
-/// One works, the other waits and takes nothing from it; killed, it is replaced.
-async fn one_stands_by(outbox: &impl Outbox) {
+/// One works, the other waits and takes nothing from it; killed, it is replaced. Gives whether it was judged: a machine
+/// that stands still for a part of the lease shows nothing.
+async fn one_stands_by(outbox: &impl Outbox) -> bool {
     let broker = Broker::new();
     let first = outbox.start(&broker, Bug::None);
     broker.until("a relay that begins", |state| state.begins == 1).await;
     let second = outbox.start(&broker, Bug::None);
+    let mut slowest = Duration::ZERO;
     for n in 0..20 {
+        let begun = Instant::now();
         outbox.append(&[("a", &format!("a{n}"))]).await;
         broker.until("an event", |state| state.seen.len() == n + 1).await;
         // In all longer than a lease: it is kept by being renewed.
         tokio::time::sleep(LEASE / 16).await;
+        slowest = slowest.max(begun.elapsed());
+    }
+    if broker.state().begins > 1 && slowest > LEASE / 4 {
+        println!("not judged: an event took {slowest:?}");
+        first.kill().await;
+        second.kill().await;
+        return false;
     }
     assert_eq!(broker.state().begins, 1, "whoever stands by must not take the sink");
     first.kill().await;
@@ -93,6 +104,7 @@ async fn one_stands_by(outbox: &impl Outbox) {
     let mut third = outbox.source();
     assert!(third.take_all().await.unwrap());
     third.leave().await.unwrap();
+    true
 }
 
 /// Answers lost both ways, failures, events that do not work, a broker that is away.
@@ -142,9 +154,16 @@ async fn all_of_them<O: Outbox>(outbox: O, again: impl AsyncFn() -> O) {
     let outbox = again().await;
     assert_eq!(killed_while_a_parked_key_is_tried_again(&outbox, false).await, Verdict::default());
     outbox.end().await;
-    let outbox = again().await;
-    one_stands_by(&outbox).await;
-    outbox.end().await;
+    let mut judged = false;
+    for _ in 0..5 {
+        let outbox = again().await;
+        judged = one_stands_by(&outbox).await;
+        outbox.end().await;
+        if judged {
+            break;
+        }
+    }
+    assert!(judged, "the machine stood still five times");
     let outbox = again().await;
     bad_days(&outbox).await;
     outbox.end().await;
@@ -171,15 +190,14 @@ async fn once_from_mariadb() {
 #[tokio::test]
 async fn a_stop_does_not_wait_for_a_broker_that_is_away() {
     let outbox = InSqlite::new();
-    let broker = Broker::new();
+    let broker = Broker::with(&[Step::Fail; 1_000]);
     outbox.append(&EVENTS).await;
     let options = quick().farewell(Duration::from_millis(50));
     let relay = Running::start(outbox.source(), broker.sink(Bug::None), options);
-    broker.until("a relay that begins", |state| state.begins == 1).await;
-    broker.state().down = true;
-    broker.until("the batch", |state| state.seen.len() == 5 || state.transactions > 2).await;
+    broker.until("tries in vain", |state| state.script.len() < 998).await;
     relay.stop().await;
-    broker.state().down = false;
+    assert_eq!(broker.texts(), [] as [String; 0]);
+    broker.state().script.clear();
     let relay = outbox.start(&broker, Bug::None);
     outbox.drained(&broker).await;
     relay.stop().await;

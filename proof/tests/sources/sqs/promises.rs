@@ -18,7 +18,7 @@ use crate::taken::{all, ids, receive};
 
 const WAIT: Duration = Duration::from_millis(300);
 /// Nearly the shortest there is.
-const SHORT: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_secs(6);
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(600);
 

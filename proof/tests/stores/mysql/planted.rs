@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use semel::conformance::{self, Harness};
 use semel::store::mysql::MysqlStore;
 
+use crate::caught::broken;
+
 use super::locks::{finish_behind_a_lock, patient};
 use super::support::*;
 use super::text::differ_in_case;
@@ -32,7 +34,7 @@ fn caught(law: &str, rewrite: fn(String) -> String) -> bool {
     (0..10).any(|_| {
         let Some(database) = conformance::block_on(Database::new()) else { return true };
         let harness = Spoilt { database, rewrite };
-        catch_unwind(AssertUnwindSafe(|| conformance::block_on(conformance::run(law, &harness)))).is_err()
+        broken(catch_unwind(AssertUnwindSafe(|| conformance::block_on(conformance::run(law, &harness)))))
     })
 }
 

@@ -10,7 +10,7 @@ use super::work::*;
 async fn one_bad_request_of_a_batch_fails_alone() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    run(&store, "warm").await;
+    run(&store, "warm-bad").await;
     let person = place.client().await;
     let trigger = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN IF NEW.key = ''poison'' THEN RAISE check_violation; END IF; RETURN NEW; END';
@@ -20,7 +20,7 @@ async fn one_bad_request_of_a_batch_fails_alone() {
     let mut tasks = Vec::new();
     for n in 0..64 {
         let store = store.clone();
-        let key = if n == 31 { "poison".to_owned() } else { format!("good-{n}") };
+        let key = if n == 31 { "poison".to_owned() } else { format!("sound-{n}") };
         tasks.push(tokio::spawn(async move { (key.clone(), store.claim(claim(&key)).await) }));
     }
     for task in tasks {
@@ -75,12 +75,12 @@ async fn one_row_that_cannot_be_read_fails_alone() {
 async fn what_waits_together_travels_together() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    run(&store, "warm").await;
+    run(&store, "warm-together").await;
     let mut tasks = Vec::new();
     for n in 0..200 {
         let store = store.clone();
         tasks.push(tokio::spawn(async move {
-            let ticket = run(&store, &format!("k{n}")).await;
+            let ticket = run(&store, &format!("together-{n}")).await;
             assert_eq!(soon(store.finish(ticket, finish())).await.unwrap(), Finished::Recorded);
         }));
     }
@@ -120,11 +120,11 @@ async fn many_who_want_the_same_are_answered_together() {
 async fn a_caller_who_goes_away_changes_nothing_for_the_others() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    run(&store, "warm").await;
+    run(&store, "warm-away").await;
     let mut tasks = Vec::new();
     for n in 0..64 {
         let store = store.clone();
-        let task = tokio::spawn(async move { store.claim(claim(&format!("k{n}"))).await.unwrap() });
+        let task = tokio::spawn(async move { store.claim(claim(&format!("away-{n}"))).await.unwrap() });
         if n % 2 == 0 {
             task.abort();
         } else {

@@ -12,15 +12,10 @@ async fn behind_proxy(place: &Place, more: &str) -> (PostgresStore, Proxy) {
     let address = place.server.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
     let proxy = Proxy::start(address).unwrap();
     let url = place.url_with(more).replace(address, &proxy.addr().to_string());
-    let store = PostgresStore::options(&url).unwrap().lanes(1).open().await.unwrap();
-    warm_up(&store, "warm").await;
+    place.store().await.close().await;
+    let store = open_at_last(PostgresStore::options(&url).unwrap().lanes(1)).await;
+    warm_up(&store, &format!("warm-{}", place.schema)).await;
     (store, proxy)
-}
-
-/// Has the statements prepared on this connection, so that what follows is one message each.
-async fn warm_up(store: &PostgresStore, key: &str) {
-    let ticket = run(store, key).await;
-    soon(store.finish(ticket, finish())).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,10 +32,10 @@ async fn the_printed_schema_makes_the_same_tables() {
     let person = place.client().await;
     person.batch_execute(semel::store::schema(&place.url()).unwrap()).await.unwrap();
     assert_eq!(migrate(&place.url()).await.unwrap().before, schema::VERSION);
-    run(&open_existing(&place.url()).await.unwrap(), "k").await;
+    run(&open_existing(&place.url()).await.unwrap(), "printed").await;
     let seen = person.query_one("SELECT state, operation, key FROM semel_intents", &[]).await.unwrap();
     let seen: (&str, &str, &str) = (seen.get(0), seen.get(1), seen.get(2));
-    assert_eq!(seen, ("in_progress", "pay", "k"));
+    assert_eq!(seen, ("in_progress", "pay", "printed"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,9 +78,9 @@ async fn what_is_not_there_or_not_ours_is_refused_with_a_reason() {
 async fn tables_lost_under_a_running_store_are_an_error_that_says_so() {
     let Some(place) = Place::take() else { return };
     let store = place.store().await;
-    run(&store, "k").await;
+    run(&store, "kept").await;
     place.client().await.batch_execute("DROP TABLE semel_intent CASCADE").await.unwrap();
-    let error = soon(store.claim(claim("k2"))).await.unwrap_err();
+    let error = soon(store.claim(claim("lost-table"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     assert!(error.to_string().contains("semel migrate"), "{error}");
 }

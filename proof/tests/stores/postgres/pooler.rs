@@ -131,7 +131,7 @@ async fn the_pooler_is_noticed_by_itself() {
             .map(|n| {
                 let store = store.clone();
                 tokio::spawn(async move {
-                    let ticket = run(&store, &format!("k{n}")).await;
+                    let ticket = run(&store, &format!("pooled-{n}")).await;
                     soon(store.finish(ticket, finish())).await.unwrap();
                 })
             })

@@ -23,9 +23,9 @@ async fn race(place: &Place, edit: Option<fn(&str) -> String>) -> Vec<(usize, us
     let mut tasks = Vec::new();
     for store in &stores {
         for n in 0..KEYS {
-            let store = store.clone();
+            let (store, key) = (store.clone(), format!("{}-{n}", place.schema));
             tasks.push(tokio::spawn(async move {
-                match soon(store.claim(claim(&format!("k{n}")))).await.unwrap() {
+                match soon(store.claim(claim(&key))).await.unwrap() {
                     Claimed::Run(_) => (n, true),
                     Claimed::InFlight(_) => (n, false),
                     other => panic!("{other:?}"),

@@ -57,7 +57,7 @@ async fn settings_of_the_role_that_would_break_promises_are_overruled() {
     let store = PostgresStore::open(&role.url()).await.unwrap();
     let settings = store.settings();
     assert!(settings.warnings[0].contains("synchronous_commit") && settings.durable, "{settings:?}");
-    let ticket = run(&store, "k").await;
+    let ticket = run(&store, "overruled").await;
     soon(store.finish(ticket, finish())).await.unwrap();
     store.close().await;
 }
@@ -67,7 +67,7 @@ async fn a_plain_user_can_do_everything_and_knows_the_lineage() {
     let Some(place) = Place::take() else { return };
     let role = Role::with(&place, &[]);
     let store = PostgresStore::open(&role.url()).await.unwrap();
-    let ticket = run(&store, "k").await;
+    let ticket = run(&store, "plain").await;
     soon(store.finish(ticket, finish())).await.unwrap();
     assert_eq!(soon(store.sweep(10)).await.unwrap(), 0);
     assert_eq!(store.lineage().store.len(), 36);
@@ -124,7 +124,7 @@ async fn a_standby_is_unavailable_and_says_so() {
 async fn a_user_who_may_not_is_told() {
     let Some(place) = Place::take() else { return };
     let owner = place.store().await;
-    run(&owner, "k").await;
+    run(&owner, "owners").await;
     let role = Role::with(&place, &[]);
     // It sees the schema, but the tables are the owner's.
     let opened = PostgresStore::open(&role.url()).await;

@@ -12,16 +12,16 @@ use super::work::*;
 async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    run(&store, "warm").await;
+    run(&store, "warm-open").await;
     let person = place.client().await;
-    let held = intent("held");
+    let held = intent("held-open");
     // As `once` in a user's transaction does it: the lock first, then the row.
     person.batch_execute("BEGIN").await.unwrap();
     person.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_key(&held)]).await.unwrap();
     let insert =
         "INSERT INTO semel_intent (seq, epoch, lease_until, created_at, changed_at, recipe, operation,
             attempts, state, effect, id, owner, fingerprint, scope, key)
-        SELECT e, e, 0, 0, 0, $4, 1, 1, 2, 2, $1, $2, $3, 'acme', 'held' FROM nextval('semel_epoch') e";
+        SELECT e, e, 0, 0, 0, $4, 1, 1, 2, 2, $1, $2, $3, 'acme', 'held-open' FROM nextval('semel_epoch') e";
     let (id, owner) = (held.id(), Owner::random());
     let print = fingerprint();
     person
@@ -42,7 +42,7 @@ async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() 
         let store = store.clone();
         tasks.push(tokio::spawn(async move { run(&store, &format!("stranger-{n}")).await }));
     }
-    let waiter = soon(store.claim(claim("held"))).await.unwrap();
+    let waiter = soon(store.claim(claim("held-open"))).await.unwrap();
     let Claimed::InFlight(existing) = waiter else { panic!("{waiter:?}") };
     assert_eq!(
         (existing.record.head.state, existing.record.head.effect),
@@ -53,14 +53,14 @@ async fn a_key_claimed_in_an_open_transaction_is_in_flight_and_strangers_pass() 
     }
     person.batch_execute("ROLLBACK").await.unwrap();
     // Nothing happened in it: the key runs.
-    run(&store, "held").await;
+    run(&store, "held-open").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    let held = run(&store, "held").await;
+    let held = run(&store, "held-locked").await;
     let others: Vec<_> = {
         let mut tickets = Vec::new();
         for n in 0..16 {
@@ -69,7 +69,10 @@ async fn a_locked_row_holds_up_neither_outcomes_nor_renewals_of_others() {
         tickets
     };
     let person = place.client().await;
-    person.batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held' FOR UPDATE").await.unwrap();
+    person
+        .batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held-locked' FOR UPDATE")
+        .await
+        .unwrap();
 
     let late_finish = tokio::spawn({
         let store = store.clone();
@@ -106,7 +109,7 @@ async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
     let Some(place) = Place::take() else { return };
     let options = place.options().lanes(1).batch_max(200).edit_sql(slow_claims);
     let store = options.open().await.unwrap();
-    run(&store, "warm").await;
+    run(&store, "warm-held").await;
     let person = place.client().await;
     person.batch_execute("BEGIN").await.unwrap();
     person.execute("SELECT pg_advisory_xact_lock($1)", &[&lock_key(&intent("held-by-one"))]).await.unwrap();
@@ -122,20 +125,23 @@ async fn all_who_want_a_key_that_is_held_are_told_that_it_is_in_flight() {
 async fn what_somebody_has_locked_is_never_run_beside_them() {
     let Some(place) = Place::take() else { return };
     let store = place.options().lanes(1).open().await.unwrap();
-    let ticket = run(&store, "held").await;
+    let ticket = run(&store, "held-by-hand").await;
     soon(store.finish(ticket, Finish::release(Retention::DAY))).await.unwrap();
     let person = place.client().await;
     // Somebody who takes no lock of ours, and may be at the same work.
-    person.batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held' FOR UPDATE").await.unwrap();
-    let told = soon(join_all((0..100).map(|_| store.claim(claim("held"))))).await;
+    person
+        .batch_execute("BEGIN; SELECT 1 FROM semel_intent WHERE key = 'held-by-hand' FOR UPDATE")
+        .await
+        .unwrap();
+    let told = soon(join_all((0..100).map(|_| store.claim(claim("held-by-hand"))))).await;
     assert!(told.iter().all(|told| matches!(told, Ok(Claimed::InFlight(_)))), "{told:?}");
 
     // Also where work goes on without the store: this is no outage.
     let pay = Guard::new(store.clone()).operation("pay").unwrap().store_down(StoreDown::Open);
-    let told = soon(pay.run(intent("held"), fingerprint(), |_| async { panic!("it runs") })).await;
+    let told = soon(pay.run(intent("held-by-hand"), fingerprint(), |_| async { panic!("it runs") })).await;
     assert!(matches!(told, Err(GuardError::InFlight { .. })), "{told:?}");
     person.batch_execute("ROLLBACK").await.unwrap();
-    run(&store, "held").await;
+    run(&store, "held-by-hand").await;
 }
 
 /// Gives another renewal time to commit between the look at the row and the lock.

@@ -18,7 +18,7 @@ const ROWS: &str =
 async fn two_sweepers_beside_claims_forget_the_expired_once_and_keep_the_rest() {
     let Some(place) = Place::take() else { return };
     let (one, two) = (place.store().await, place.store().await);
-    run(&one, "warm").await;
+    run(&one, "warm-two").await;
     let person = place.client().await;
     person.batch_execute(ROWS).await.unwrap();
     let count = "SELECT count(*) FROM semel_intent WHERE expires_at IS NOT NULL AND state >= 2";
@@ -33,7 +33,7 @@ async fn two_sweepers_beside_claims_forget_the_expired_once_and_keep_the_rest() 
     let claims: Vec<_> = (0..100)
         .map(|n| {
             let store = one.clone();
-            tokio::spawn(async move { run(&store, &format!("new-{n}")).await })
+            tokio::spawn(async move { run(&store, &format!("beside-{n}")).await })
         })
         .collect();
     for claim in claims {
@@ -52,7 +52,7 @@ async fn two_sweepers_beside_claims_forget_the_expired_once_and_keep_the_rest() 
 async fn a_locked_row_is_left_for_the_next_time() {
     let Some(place) = Place::take() else { return };
     let store = place.store().await;
-    run(&store, "warm").await;
+    run(&store, "warm-left").await;
     let person = place.client().await;
     person.batch_execute(ROWS).await.unwrap();
     let before = soon(store.sweep(7)).await.unwrap();

@@ -19,8 +19,8 @@ async fn between(place: &Place) -> (Between, String) {
 }
 
 async fn one_lane(url: &str) -> PostgresStore {
-    let store = PostgresStore::options(url).unwrap().lanes(1).open().await.unwrap();
-    run(&store, &format!("warm-{}", fastrand::u64(..))).await;
+    let store = open_at_last(PostgresStore::options(url).unwrap().lanes(1)).await;
+    warm_up(&store, &format!("warm-{}", fastrand::u64(..))).await;
     store
 }
 
@@ -71,7 +71,7 @@ async fn a_large_outcome_that_cannot_be_fetched_is_one_callers_trouble() {
         let Some(place) = Place::take() else { return };
         let (between, url) = between(&place).await;
         // An outcome that does not come along with the answers to a batch, and two who ask for it.
-        let store = one_lane(&format!("{url}&statement_timeout=1s")).await;
+        let store = one_lane(&format!("{url}&statement_timeout=4s")).await;
         let ticket = run(&store, "large").await;
         let outcome = Some(Outcome::new(200, vec![7; 100 << 10]));
         soon(store.finish(ticket, Finish { outcome, ..finish() })).await.unwrap();

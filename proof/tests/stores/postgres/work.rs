@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use semel::intent::fingerprint::{Fingerprint, Recipe};
+use semel::store::postgres::{PostgresOptions, PostgresStore};
 use semel::store::{Claim, Claimed, Finish, Store, Ticket};
 use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
 
 /// Far longer than anything here takes; what hangs fails instead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The locks of intents belong to the whole database: keys that are claimed at once by tests in schemas of their own have
+/// to be different.
 pub(crate) fn intent(key: &str) -> Intent {
     Intent::new(Scope::tenant("acme").unwrap(), Operation::new("pay").unwrap(), Key::new(key).unwrap())
 }
@@ -40,6 +43,35 @@ pub(crate) async fn run(store: &impl Store, key: &str) -> Ticket {
         Claimed::Run(ticket) => ticket,
         other => panic!("{key} did not run: {other:?}"),
     }
+}
+
+/// Opens with bounds that are too short for a busy machine now and then.
+pub(crate) async fn open_at_last(options: PostgresOptions) -> PostgresStore {
+    soon(async {
+        loop {
+            match options.clone().open().await {
+                Ok(store) => return store,
+                Err(error) => println!("not open yet: {error}"),
+            }
+        }
+    })
+    .await
+}
+
+/// Has the statements prepared on this connection, so that what follows is one message each. Bounds as above.
+pub(crate) async fn warm_up(store: &PostgresStore, key: &str) {
+    let once = async |n: u32| {
+        let Ok(Claimed::Run(ticket)) = store.claim(claim(&format!("{key}-{n}"))).await else { return false };
+        store.finish(ticket, finish()).await.is_ok()
+    };
+    soon(async {
+        let mut tries = 0;
+        while !once(tries).await {
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }
 
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {

@@ -22,8 +22,10 @@ async fn a_forgotten_script_is_sent_again() {
     }
 }
 
+const SHORT: Duration = Duration::from_secs(2);
+
 fn through(proxy: &Proxy) -> String {
-    format!("redis://{}?timeout=2000&connections=1", proxy.addr())
+    format!("redis://{}?connections=1", proxy.addr())
 }
 
 fn proxied(url: &str) -> Proxy {
@@ -35,7 +37,7 @@ async fn a_claim_whose_answer_was_lost_is_in_doubt_and_settled_by_repeating_it()
     let Some(_) = require(Service::Redis) else { return };
     let server = Server::start(&[]).await;
     let proxy = proxied(&server.url());
-    let store = options(&through(&proxy), &prefix("doubt")).create().await.unwrap();
+    let store = options(&through(&proxy), &prefix("doubt")).timeout(SHORT).create().await.unwrap();
     // So that the server knows the scripts: "unknown" would be an answer to lose as well.
     done(&store, "warm").await;
     let claim = claim("k");
@@ -58,7 +60,7 @@ async fn a_request_cut_on_its_way_leaves_nothing_half_done() {
     let Some(_) = require(Service::Redis) else { return };
     let server = Server::start(&[]).await;
     let proxy = proxied(&server.url());
-    let store = options(&through(&proxy), &prefix("cut")).create().await.unwrap();
+    let store = options(&through(&proxy), &prefix("cut")).timeout(SHORT).create().await.unwrap();
     for (n, bytes) in [1_u64, 60, 120, 200, 300].into_iter().enumerate() {
         let claim = claim(&format!("k{n}"));
         proxy.next(1, Fault::CutRequestAfter(bytes));
@@ -84,7 +86,7 @@ async fn a_server_that_stands_still_is_an_outage_within_the_bound() {
     let Some(_) = require(Service::Redis) else { return };
     let server = Server::start(&[]).await;
     let proxy = proxied(&server.url());
-    let store = options(&through(&proxy), &prefix("hang")).create().await.unwrap();
+    let store = options(&through(&proxy), &prefix("hang")).timeout(SHORT).create().await.unwrap();
     done(&store, "k").await;
     proxy.set(Fault::Hang);
     let asked = tokio::time::timeout(Duration::from_secs(60), store.claim(claim("k"))).await;

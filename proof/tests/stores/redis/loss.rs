@@ -16,7 +16,7 @@ use super::support::{Server, claim, completed, done, intent, options, replayed, 
 const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
 async fn created(server: &Server) -> RedisStore {
-    options(&server.url(), "s").timeout(Duration::from_secs(30)).create().await.unwrap()
+    options(&server.url(), "s").create().await.unwrap()
 }
 
 fn lost<T: std::fmt::Debug>(result: Result<T, semel::store::StoreError>) {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use semel::store::{Claimed, ErrorKind, Finished, Store};
@@ -28,14 +28,24 @@ async fn claims_go_on_while_their_slot_moves() {
     let keys: Vec<String> =
         (0..).map(|n| format!("key-{n}")).filter(|key| bucket(key) == home).take(400).collect();
 
-    let moved = Arc::new(AtomicBool::new(false));
+    /// How far it is: not begun, on its way, arrived.
+    const WAITING: u8 = 0;
+    const MOVING: u8 = 1;
+    const MOVED: u8 = 2;
+    let way = Arc::new(AtomicU8::new(WAITING));
+    // What was claimed and finished on the way.
+    let meanwhile = Arc::new(AtomicUsize::new(0));
     let mut tasks = Vec::new();
     for task in 0..TASKS {
-        let (store, moved) = (store.clone(), moved.clone());
+        let (store, way, meanwhile) = (store.clone(), way.clone(), meanwhile.clone());
         let keys: Vec<String> = keys.iter().skip(task).step_by(TASKS).cloned().collect();
         tasks.push(tokio::spawn(async move {
             let mut runs: HashMap<String, usize> = HashMap::new();
-            for key in keys {
+            for (n, key) in keys.into_iter().enumerate() {
+                // Some before it moves, the others not before that.
+                while n > 20 && way.load(Ordering::SeqCst) == WAITING {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
                 // The slot is on its way for a while: asked again under the same owner until it has arrived.
                 let claim = claim(&key);
                 let ticket = loop {
@@ -53,7 +63,10 @@ async fn claims_go_on_while_their_slot_moves() {
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
                     }
                 }
-                if moved.load(Ordering::SeqCst) {
+                if way.load(Ordering::SeqCst) == MOVING {
+                    meanwhile.fetch_add(1, Ordering::SeqCst);
+                }
+                if way.load(Ordering::SeqCst) == MOVED {
                     tokio::task::yield_now().await;
                 } else {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -65,10 +78,15 @@ async fn claims_go_on_while_their_slot_moves() {
 
     let mut connection = connect(nodes[0]).await;
     let slot: u16 = say(&mut connection, &["CLUSTER", "KEYSLOT", &tag]).await;
-    for _ in 0..2 {
+    way.store(MOVING, Ordering::SeqCst);
+    for moves in 0..20 {
+        if moves >= 2 && meanwhile.load(Ordering::SeqCst) >= 20 {
+            break;
+        }
         move_slot(&nodes, slot, &tag).await;
     }
-    moved.store(true, Ordering::SeqCst);
+    way.store(MOVED, Ordering::SeqCst);
+    assert!(meanwhile.load(Ordering::SeqCst) > 0, "nothing was claimed while the slot moved");
     let mut runs = HashMap::new();
     for task in tasks {
         let ran = tokio::time::timeout(Duration::from_secs(60), task).await.unwrap().unwrap();

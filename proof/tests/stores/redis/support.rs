@@ -25,13 +25,14 @@ pub(crate) fn cluster_url(nodes: &str) -> String {
     format!("redis+cluster://{}", nodes.replace("redis://", ""))
 }
 
+/// With a time-out a busy machine keeps: its server writes to the disk before it answers.
 pub(crate) fn options(url: &str, prefix: &str) -> RedisOptions {
-    RedisStore::options(url).unwrap().prefix(prefix).unwrap()
+    RedisStore::options(url).unwrap().prefix(prefix).unwrap().timeout(Duration::from_secs(30))
 }
 
 /// A new store of the test's own.
 pub(crate) async fn fresh(url: &str, name: &str) -> RedisStore {
-    options(url, &prefix(name)).timeout(Duration::from_secs(30)).create().await.unwrap()
+    options(url, &prefix(name)).create().await.unwrap()
 }
 
 pub(crate) async fn connect(url: &str) -> MultiplexedConnection {

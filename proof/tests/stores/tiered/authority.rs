@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use semel::guard::{CurrentRuntime, Limits};
 use semel::intent::fingerprint::Fingerprint;
@@ -161,8 +162,27 @@ async fn a_withdrawn_outcome_is_gone_from_the_cache_too() {
 
 /// An authority whose records are on their way for as long as a test wants.
 pub(super) struct Slow {
-    pub(super) store: SqliteStore,
-    pub(super) gate: Arc<Semaphore>,
+    store: SqliteStore,
+    gates: Arc<Gates>,
+}
+
+pub(super) struct Gates {
+    /// One for each record that was read and is on its way.
+    read: Semaphore,
+    /// One for each that may arrive.
+    pub(super) arrive: Semaphore,
+}
+
+impl Gates {
+    pub(super) fn before(store: SqliteStore) -> (Slow, Arc<Self>) {
+        let gates = Arc::new(Self { read: Semaphore::new(0), arrive: Semaphore::new(0) });
+        (Slow { store, gates: gates.clone() }, gates)
+    }
+
+    pub(super) async fn one_is_read(&self) {
+        let read = tokio::time::timeout(Duration::from_secs(60), self.read.acquire()).await;
+        read.expect("a record is read").unwrap().forget();
+    }
 }
 
 impl Store for Slow {
@@ -183,7 +203,8 @@ impl Store for Slow {
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
         let read = self.store.get(id).await;
-        self.gate.acquire().await.unwrap().forget();
+        self.gates.read.add_permits(1);
+        self.gates.arrive.acquire().await.unwrap().forget();
         read
     }
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
@@ -203,13 +224,13 @@ impl Store for Slow {
 #[tokio::test]
 async fn a_late_fill_does_not_bring_back_what_was_withdrawn() {
     let Some(place) = Place::new() else { return };
-    let gate = Arc::new(Semaphore::new(0));
-    let store = place.over(Slow { store: place.sqlite().await, gate: gate.clone() }).await;
+    let (slow, gates) = Gates::before(place.sqlite().await);
+    let store = place.over(slow).await;
     let ticket = done(&store, "k").await;
     // The outcome is read and on its way; meanwhile it is withdrawn, and claimed by somebody else.
-    tokio::task::yield_now().await;
+    gates.one_is_read().await;
     assert!(matches!(store.decide(ticket.id, release(ticket.epoch)).await, Ok(Decided::Recorded)));
-    gate.add_permits(1);
+    gates.arrive.add_permits(1);
     place.filled("overtaken", 1).await;
     run(&store, claim("k")).await;
     assert_eq!(place.looks("hit"), 0);

@@ -1,14 +1,12 @@
 //! The database is restored from an older backup, and the cache in front of it is warm.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel::store::sqlite::schema;
 use semel::store::tiered::{LINEAGE_WITHIN, TieredStore};
 use semel::store::{Claimed, Decided, Store};
-use tokio::sync::Semaphore;
 
-use super::authority::{Slow, release};
+use super::authority::{Gates, release};
 use super::support::Place;
 use crate::redis::support::{claim, done, replayed, run};
 
@@ -75,11 +73,11 @@ async fn a_running_process_notices_a_new_lineage_under_any_traffic() {
 #[tokio::test]
 async fn what_was_on_its_way_under_the_old_lineage_is_not_put_under_the_new_one() {
     let Some(place) = Place::new() else { return };
-    let gate = Arc::new(Semaphore::new(0));
-    let store = place.over(Slow { store: place.sqlite().await, gate: gate.clone() }).await;
+    let (slow, gates) = Gates::before(place.sqlite().await);
+    let store = place.over(slow).await;
     done(&store, "k").await;
     // The outcome is read from the old data, and on its way; meanwhile the data become others.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    gates.one_is_read().await;
     let lineage = schema::new_lineage(place.path()).await.unwrap();
     let known = async {
         while !format!("{store:?}").contains(&lineage.to_string()) {
@@ -87,7 +85,7 @@ async fn what_was_on_its_way_under_the_old_lineage_is_not_put_under_the_new_one(
         }
     };
     tokio::time::timeout(LINEAGE_WITHIN * 3, known).await.expect("the new lineage is asked for");
-    gate.add_permits(10);
+    gates.arrive.add_permits(10);
     place.filled("dropped", 1).await;
     assert_eq!(replayed(&store, "k").await, "k");
     assert_eq!((place.looks("hit"), place.fills("dropped")), (0, 1), "it was filled under the new lineage");
