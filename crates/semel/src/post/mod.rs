@@ -54,8 +54,21 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     #[cfg_attr(not(feature = "forward"), allow(dead_code))]
     pub(crate) headers: HeaderMap,
-    #[cfg_attr(not(feature = "forward"), allow(dead_code))]
     pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// Whether that is a 202 of semel's own, the layer's or the gateway's: an attempt under the same key is under way, and
+    /// may still fail. Any other 202 is the service's word that it has taken it.
+    pub(crate) fn is_in_progress(&self) -> bool {
+        #[derive(serde::Deserialize)]
+        struct Told {
+            state: String,
+        }
+        self.status == StatusCode::ACCEPTED
+            && self.headers.contains_key(http::header::RETRY_AFTER)
+            && serde_json::from_slice::<Told>(&self.body).is_ok_and(|told| told.state == "in_progress")
+    }
 }
 
 /// What a status says of what was posted.

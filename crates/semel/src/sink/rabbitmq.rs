@@ -12,6 +12,7 @@
 //! **Order.** At most one event of a key is unconfirmed: a queue may reject one message and take the next. Keys do not wait
 //! for each other.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,17 +156,37 @@ impl RabbitmqSink {
             }
         }
         let mut broken = waiting.len() < wave.len();
+        // The client hangs what came back on whichever confirm it meets next, which need not be its own: all of the wave
+        // are waited for before any is judged, and each by its own id.
+        let (mut told, mut returned) = (Vec::with_capacity(waiting.len()), HashMap::new());
         for (n, confirm) in waiting {
-            let answer = match timeout_at(until, confirm).await {
-                Ok(Ok(confirmation)) => self.judge(&confirmation, events[n].topic()),
+            match timeout_at(until, confirm).await {
+                Ok(Ok(confirmation)) => {
+                    if let Confirmation::Ack(Some(back)) | Confirmation::Nack(Some(back)) = &confirmation
+                        && let Some(id) = back.delivery.properties.message_id()
+                    {
+                        let why = format!("{} ({})", back.reply_text, back.reply_code);
+                        returned.insert(id.to_string(), why);
+                    }
+                    told.push((n, confirmation));
+                }
                 Ok(Err(error)) => {
                     broken = true;
-                    doubtful(&error)
+                    answers.set(n, doubtful(&error));
                 }
                 Err(_) => {
                     broken = true;
-                    silent()
+                    answers.set(n, silent());
                 }
+            }
+        }
+        for (n, confirmation) in told {
+            let event = &events[n];
+            let answer = match (returned.get(&event.id().to_string()), confirmation) {
+                (Some(why), _) => self.unroutable(event.topic(), why),
+                // What came back with it is another's, and its own may have come back with one that has no answer.
+                (None, Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) if broken => silent(),
+                (None, confirmation) => judge(&confirmation, event.topic()),
             };
             answers.set(n, answer);
         }
@@ -174,26 +195,28 @@ impl RabbitmqSink {
         }
     }
 
-    fn judge(&self, confirmation: &Confirmation, topic: &str) -> Published {
-        match confirmation {
-            Confirmation::Ack(None) => Published::Confirmed,
-            Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
-                let told = format!(
-                    "RabbitMQ could route it nowhere: {} ({}); bind a queue for {topic:?} to the exchange {:?}",
-                    returned.reply_text, returned.reply_code, self.options.exchange
-                );
-                match self.options.unroutable {
-                    Unroutable::Refuse => Published::Refused(SinkError::not_published(told)),
-                    Unroutable::Wait => Published::Failed(SinkError::not_published(told)),
-                }
-            }
-            // Of several queues one may have taken it.
-            Confirmation::Nack(None) => Published::Failed(SinkError::maybe_published(format!(
-                "a queue for {topic:?} rejected it: is it full, or without a majority?"
-            ))),
-            Confirmation::NotRequested => {
-                Published::Failed(SinkError::maybe_published("no confirm was asked for"))
-            }
+    fn unroutable(&self, topic: &str, why: &str) -> Published {
+        let told = format!(
+            "RabbitMQ could route it nowhere: {why}; bind a queue for {topic:?} to the exchange {:?}",
+            self.options.exchange
+        );
+        match self.options.unroutable {
+            Unroutable::Refuse => Published::Refused(SinkError::not_published(told)),
+            Unroutable::Wait => Published::Failed(SinkError::not_published(told).of_one_place()),
+        }
+    }
+}
+
+/// Of one that did not come back itself.
+fn judge(confirmation: &Confirmation, topic: &str) -> Published {
+    match confirmation {
+        Confirmation::Ack(_) => Published::Confirmed,
+        // Of several queues one may have taken it.
+        Confirmation::Nack(_) => Published::Failed(SinkError::maybe_published(format!(
+            "a queue for {topic:?} rejected it: is it full, or without a majority?"
+        ))),
+        Confirmation::NotRequested => {
+            Published::Failed(SinkError::maybe_published("no confirm was asked for"))
         }
     }
 }

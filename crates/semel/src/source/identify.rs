@@ -3,8 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
 use super::Delivery;
-use crate::inbox::{Identity, IdentityError};
+use crate::inbox::{ID_BYTES_MAX, Identity, IdentityError};
 use crate::sink::headers;
 
 /// How the id of a message is found in a delivery.
@@ -12,7 +16,7 @@ use crate::sink::headers;
 #[non_exhaustive]
 pub enum Identify {
     /// What semel's relay and CloudEvents write: the header `semel-id`, else `ce_id`, `ce-id` or `cloudEvents:id`, else
-    /// `webhook-id`, `message-id` or `Nats-Msg-Id`.
+    /// `webhook-id`, `message-id` or `Nats-Msg-Id`. A CloudEvent's id that is no UUID counts together with its source.
     #[default]
     ByEvent,
     /// This header.
@@ -31,6 +35,10 @@ type Closure = dyn Fn(&Delivery) -> Option<String> + Send + Sync;
 /// Headers that have the event's id, the surest first.
 const EVENT_IDS: [&str; 7] =
     [headers::ID, "ce_id", "ce-id", "cloudEvents:id", "webhook-id", "message-id", "Nats-Msg-Id"];
+
+/// Attributes of CloudEvents, as each binding writes them: the id, and whose it is.
+const CLOUD_EVENTS: [(&str, &str); 3] =
+    [("ce_id", "ce_source"), ("ce-id", "ce-source"), ("cloudEvents:id", "cloudEvents:source")];
 
 impl fmt::Debug for Identify {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,10 +90,7 @@ impl Identify {
     /// As there.
     pub fn identify_as(&self, delivery: &Delivery, source: &str) -> Result<Identity, Unnamed> {
         let (id, looked) = match self {
-            Self::ByEvent => {
-                let id = EVENT_IDS.iter().find_map(|name| delivery.header(name)).map(str::to_owned);
-                (id, "no header such as `semel-id` or `ce_id`".to_owned())
-            }
+            Self::ByEvent => (event(delivery), "no header such as `semel-id` or `ce_id`".to_owned()),
             Self::ByHeader(name) => (delivery.header(name).map(str::to_owned), format!("no header {name:?}")),
             Self::ByPointer(pointer) => (at(pointer, &delivery.payload), format!("nothing at {pointer:?}")),
             Self::ByPlace => (Some(delivery.place.clone()), String::new()),
@@ -95,6 +100,24 @@ impl Identify {
         let identity = Identity::new(source, &id)?;
         Ok(delivery.lineage.iter().fold(identity, |identity, lineage| identity.lineage(lineage)))
     }
+}
+
+/// The event's id. Of CloudEvents only source and id together are one's own, unless the id is a UUID.
+fn event(delivery: &Delivery) -> Option<String> {
+    let (name, id) = EVENT_IDS.iter().find_map(|name| Some((*name, delivery.header(name)?)))?;
+    let source =
+        CLOUD_EVENTS.iter().find(|(of, _)| *of == name).and_then(|(_, source)| delivery.header(source));
+    Some(match source {
+        Some(source) if !id.is_empty() && Uuid::try_parse(id).is_err() => {
+            let both = format!("{}:{source}{id}", source.len());
+            if both.len() <= ID_BYTES_MAX {
+                both
+            } else {
+                format!("{:x}", Bytes::copy_from_slice(&Sha256::digest(both)))
+            }
+        }
+        _ => id.to_owned(),
+    })
 }
 
 fn at(pointer: &str, payload: &[u8]) -> Option<String> {
@@ -124,6 +147,12 @@ mod tests {
             (&[("ce_id", "b"), ("Semel-Id", "a")][..], "a"),
             (&[("ce_id", "b")], "b"),
             (&[("WEBHOOK-ID", "c")], "c"),
+            (&[("ce_id", "7"), ("ce_source", "/orders")], "7:/orders7"),
+            (&[("ce_id", "7"), ("ce_source", "/refunds")], "8:/refunds7"),
+            (
+                &[("ce_id", "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c"), ("ce_source", "/orders")],
+                "018f4e1c-7a52-7c1e-9a53-2f2c6f0a1b2c",
+            ),
         ] {
             let found = Identify::default().identify(&delivery(headers, "{}")).unwrap();
             assert_eq!((found.source(), found.id().as_str()), ("payments", wanted));

@@ -6,7 +6,7 @@ use super::letter::{self, Counted, Letter, Listing};
 use super::sql;
 use crate::inbox::consumer::Due;
 use crate::inbox::prune;
-use crate::tx::driver::{DriverError, DriverErrorKind, Value};
+use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Value};
 use crate::tx::script::Port;
 
 /// Most bytes of payload that are taken to be handled again at once, unless the first letter alone has more.
@@ -28,10 +28,19 @@ pub(super) async fn bury(port: Port, mut values: Vec<Value>, apart: Value) -> Re
         if !port.run(&sql::OTHER, other).await?.rows.is_empty()
             && let Some(name) = values.first_mut()
         {
-            *name = apart;
+            *name = apart.clone();
         }
     }
-    port.run(&sql::BURY, values).await.map(drop)
+    // Where nobody waits for a row that is not there yet: another process may have written it meanwhile, of another message.
+    let again = (port.dialect() == Dialect::Postgres).then(|| values.clone());
+    let buried = port.run(&sql::BURY, values).await?;
+    if let Some(mut values) = again.filter(|_| buried.rows.is_empty()) {
+        if let Some(name) = values.first_mut() {
+            *name = apart;
+        }
+        port.run(&sql::BURY, values).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn find(port: Port, number: i64) -> Result<Option<Letter>, DriverError> {

@@ -61,7 +61,8 @@ pub(super) const BURY: Sql = Sql {
         now!(postgres),
         ") ON CONFLICT (id) DO UPDATE SET error = excluded.error, attempts = d.attempts + excluded.attempts, \
          dead_at = excluded.dead_at, headers = excluded.headers, payload = excluded.payload, retry_at = NULL, \
-         dropped_at = NULL, dropped_why = NULL"
+         dropped_at = NULL, dropped_why = NULL \
+         WHERE d.payload = excluded.payload OR d.dropped_at IS NOT NULL RETURNING n"
     ),
     mysql: concat!(
         "INSERT INTO semel_inbox_dead (id, consumer, source, identity, message_id, topic, lineage, place, `key`, \

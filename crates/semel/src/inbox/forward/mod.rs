@@ -143,6 +143,10 @@ impl Work for Forward {
         let request = request::of(&call, uri)?;
         match poster.send(request, None).await {
             Sent::Answered(answer) => {
+                if answer.is_in_progress() {
+                    let told = format!("{uri} answered {}: it is still at it", answer.status);
+                    return Err(Failed::later(told));
+                }
                 let signals = Signals::read(answer.status, &answer.headers, &answer.body, SystemTime::now());
                 verdict::judge(uri, &signals)
             }

@@ -27,6 +27,9 @@ pub(super) async fn table(link: &Link, routed: Option<&RoutedTable>) -> Result<T
     Ok(Table { schema: get(row, 0)?, name: get(row, 1)?, routed: routed.cloned() })
 }
 
+/// Tables of the ring.
+const RING: i64 = 4;
+
 /// What the publication has.
 pub(super) struct Published {
     pub(super) ours: bool,
@@ -42,21 +45,27 @@ pub(super) async fn published(
 ) -> Result<Option<Published>, SourceError> {
     static ASK: Sql = Sql {
         text: "SELECT p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate,
-                      count(t.*) FILTER (WHERE t.schemaname = $2::text
-                          AND (t.tablename = $3::text OR t.tablename ~ ('^' || $3::text || '_[0-3]$'))),
+                      count(t.*) FILTER (WHERE t.schemaname = $2::text AND t.tablename = $3::text),
+                      count(t.*) FILTER (WHERE t.schemaname = $2::text AND t.tablename = ANY ($4::text[])),
                       count(t.*) FILTER (WHERE NOT (t.schemaname = $2::text
-                          AND (t.tablename = $3::text OR t.tablename ~ ('^' || $3::text || '_[0-3]$'))))
+                          AND (t.tablename = $3::text OR t.tablename = ANY ($4::text[]))))
                FROM pg_publication p LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname
                WHERE p.pubname = $1::text GROUP BY p.oid, 1, 2",
-        types: &[Type::TEXT, Type::TEXT, Type::TEXT],
+        types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT_ARRAY],
     };
-    let rows = link.query(&ASK, &[&names.publication, &table.schema, &table.name]).await?;
+    // A publication that does not speak of the root names the tables of the ring. Of a table of somebody else's only the
+    // root is known: rows under any other name would be taken for strangers'.
+    let ring: Vec<String> = match table.routed {
+        None => (0..RING).map(|n| format!("{}_{n}", table.name)).collect(),
+        Some(_) => Vec::new(),
+    };
+    let rows = link.query(&ASK, &[&names.publication, &table.schema, &table.name, &ring]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     Ok(Some(Published {
         inserts: get(row, 0)?,
         more_than_inserts: get(row, 1)?,
-        ours: get::<i64>(row, 2)? > 0,
-        other_tables: get(row, 3)?,
+        ours: get::<i64>(row, 2)? > 0 || (!ring.is_empty() && get::<i64>(row, 3)? == RING),
+        other_tables: get(row, 4)?,
     }))
 }
 

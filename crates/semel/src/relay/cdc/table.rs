@@ -1,11 +1,10 @@
 //! Which table's rows are events, and how a row is read.
 
-use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::pgoutput::{Relation, Value};
 use crate::outbox::Event;
-use crate::relay::poll::row::Columns;
+use crate::relay::poll::row::{Columns, named};
 
 const JSON: u32 = 114;
 const JSONB: u32 = 3802;
@@ -145,6 +144,7 @@ impl Layout {
         if let Some(routed) = &self.routed {
             let (id, payload) = (needed(0)?, value(4).unwrap_or_default());
             let (payload, content_type) = match self.payload_kind {
+                BYTEA if payload.is_empty() => (Vec::new(), "application/octet-stream"),
                 BYTEA => (unhex(&payload)?, "application/octet-stream"),
                 JSON | JSONB => (payload.to_vec(), "application/json"),
                 _ => (payload.to_vec(), routed.text_is.as_str()),
@@ -186,16 +186,6 @@ impl Layout {
         let xid = text(12)?.and_then(|xid| xid.parse().ok());
         Ok(Row { event: columns.event(), xid, made_at: text(13)? })
     }
-}
-
-/// An id is a UUID; what is none becomes one, always the same.
-fn named(id: &str) -> Uuid {
-    Uuid::parse_str(id).unwrap_or_else(|_| {
-        let digest = Sha256::digest(id.as_bytes());
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid()
-    })
 }
 
 /// `\x6162`, as the server writes bytes.

@@ -39,6 +39,8 @@ pub(super) struct Tried {
     pub(super) ns: Vec<i64>,
     /// The key of each.
     pub(super) keys: Vec<String>,
+    /// When that was due, as it is stored.
+    pub(super) due: Vec<Option<i64>>,
     /// Keys of which nothing is left: somebody skipped it.
     pub(super) empty: Vec<String>,
 }
@@ -65,6 +67,8 @@ pub(super) struct Retried {
     /// Keys that are parked again, and whether for good.
     pub(super) later: Vec<String>,
     pub(super) for_good: Vec<bool>,
+    /// When they were due. What has another time by now was given it by a person, after it was read: that stands.
+    pub(super) due: Vec<Option<i64>>,
     /// Keys that go on: with the rest of them, or out of here.
     pub(super) on: Vec<String>,
 }
@@ -72,14 +76,15 @@ pub(super) struct Retried {
 impl Retried {
     pub(super) fn of(tried: &Tried, settled: &[Settled]) -> Self {
         let mut retried = Self::default();
-        let mut again: HashMap<&str, bool> = HashMap::new();
-        for ((n, key), settled) in tried.ns.iter().zip(&tried.keys).zip(settled) {
+        let mut again: HashMap<&str, (bool, Option<i64>)> = HashMap::new();
+        let due = tried.due.iter().copied().chain(std::iter::repeat(None));
+        for (((n, key), due), settled) in tried.ns.iter().zip(&tried.keys).zip(due).zip(settled) {
             match settled {
                 Settled::Confirmed => retried.confirmed.push(*n),
                 Settled::Parked { error, for_good, .. } => {
                     retried.failed.push(*n);
                     retried.errors.push(error.clone());
-                    again.insert(key, *for_good);
+                    again.insert(key, (*for_good, due));
                 }
                 Settled::Held => {}
             }
@@ -89,8 +94,11 @@ impl Retried {
         on.dedup();
         on.retain(|key| !again.contains_key(key.as_str()));
         retried.on = on;
-        (retried.later, retried.for_good) =
-            again.into_iter().map(|(key, for_good)| (key.to_owned(), for_good)).unzip();
+        for (key, (for_good, due)) in again {
+            retried.later.push(key.to_owned());
+            retried.for_good.push(for_good);
+            retried.due.push(due);
+        }
         retried
     }
 }
@@ -122,10 +130,12 @@ mod tests {
     #[test]
     fn a_key_goes_on_unless_it_is_parked_again() {
         let keys = ["a", "a", "b"].map(str::to_owned).to_vec();
-        let tried = Tried { ns: vec![1, 2, 3], keys, empty: vec!["c".into()] };
+        let due = vec![Some(7), Some(7), None];
+        let tried = Tried { ns: vec![1, 2, 3], keys, due, empty: vec!["c".into()] };
         let retried = Retried::of(&tried, &[Settled::Confirmed, parked(false), Settled::Confirmed]);
         assert_eq!((retried.confirmed, retried.failed), (vec![1, 3], vec![2]));
         assert_eq!((retried.later, retried.for_good), (vec!["a".to_owned()], vec![false]));
+        assert_eq!(retried.due, [Some(7)]);
         assert_eq!(retried.on, ["b", "c"]);
     }
 }

@@ -158,9 +158,9 @@ impl MysqlSource {
         }
         if Instant::now() >= link.beat_at {
             link.beat().await?;
-            if idle && !self.whole {
-                link.balance().await?;
-            }
+        }
+        if idle && !self.whole && link.heard {
+            link.balance().await?;
         }
         Ok(())
     }
@@ -221,7 +221,7 @@ impl MysqlSource {
                 link.advance(places, numbers, &Aside::of(&indices, settled)).await?;
             }
         }
-        self.outstanding = None;
+        (self.outstanding, self.reached) = (None, None);
         Ok(())
     }
 }
@@ -302,7 +302,12 @@ impl Source for MysqlSource {
 
     async fn lag(&mut self) -> Result<Lag, SourceError> {
         self.surely(async |this| {
+            let had = this.outstanding.is_some();
             this.ready().await?;
+            // Under a new lease, but what is on its way is another's by now.
+            if had && this.outstanding.is_none() {
+                return Err(SourceError::Fenced);
+            }
             match &mut this.link {
                 Some(link) => link.lag().await,
                 None => Ok(Lag::default()),

@@ -146,11 +146,9 @@ impl PostgresSource {
         if self.whole && link.groups.is_empty() {
             return Err(SourceError::Fenced);
         }
-        if Instant::now() >= link.beat_at {
-            link.beat(&outbox).await?;
-            if idle && !self.whole {
-                link.balance(&outbox).await?;
-            }
+        link.beat_if_due(&outbox).await?;
+        if idle && !self.whole && link.heard {
+            link.balance(&outbox).await?;
         }
         Ok(())
     }
@@ -262,10 +260,16 @@ impl PostgresSource {
                     let (Some(until), Some(lane)) =
                         (chunk.seqs.last().copied(), group.lanes.first().copied())
                     else {
-                        if let Some(group) = link.groups.get_mut(at) {
-                            group.low = high;
-                            group.window = None;
+                        let Some(group) = link.groups.get_mut(at) else { return Ok(Found::Nothing) };
+                        // What was written down may have been of lanes that others have now. Behind it there is more.
+                        if let Some(window) = &mut group.window
+                            && let Some(until) = window.noted.take()
+                        {
+                            window.after = until;
+                            continue;
                         }
+                        group.low = high;
+                        group.window = None;
                         if link.groups.len() > 1 {
                             return Ok(Found::Arrived);
                         }
@@ -337,7 +341,7 @@ impl PostgresSource {
                 }
             }
         }
-        self.outstanding = None;
+        (self.outstanding, self.reached) = (None, None);
         Ok(())
     }
 }
@@ -421,7 +425,12 @@ impl Source for PostgresSource {
 
     async fn lag(&mut self) -> Result<Lag, SourceError> {
         self.surely(async |this| {
+            let had = this.outstanding.is_some();
             this.ready().await?;
+            // Under a new lease, but what is on its way is another's by now.
+            if had && this.outstanding.is_none() {
+                return Err(SourceError::Fenced);
+            }
             let outbox = this.outbox.clone();
             match &this.link {
                 Some(link) => link.lag(&outbox).await,

@@ -2,11 +2,22 @@
 //! read is left out, and what the sink does not take it says.
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use crate::intent::identity::IntentId;
 use crate::intent::key::Key;
 use crate::outbox::Event;
+
+/// An id is a UUID; what is none becomes one, always the same.
+pub(in crate::relay) fn named(id: &str) -> Uuid {
+    Uuid::parse_str(id).unwrap_or_else(|_| {
+        let digest = Sha256::digest(id.as_bytes());
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid()
+    })
+}
 
 /// The columns.
 pub(in crate::relay) struct Columns {

@@ -285,11 +285,11 @@ impl Source for SqliteSource {
     async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
         let (epoch, retry) = (self.epoch()?, self.outbox.retry);
         match self.outstanding.take().filter(|_| self.table.is_some()) {
-            None => Err(SourceError::Fenced),
+            None => return Err(SourceError::Fenced),
             Some((_, Origin::Parked(tried))) => {
                 self.due_at = due_after(settled);
                 let settled = settled.to_vec();
-                self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await
+                self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await?;
             }
             Some((_, Origin::Chunk { seqs, until })) => {
                 let aside = Aside::of(&seqs, settled);
@@ -297,9 +297,10 @@ impl Source for SqliteSource {
                 if let Some(turn) = &mut self.turn {
                     (turn.after, turn.noted) = (until, None);
                 }
-                Ok(())
             }
         }
+        self.reached = None;
+        Ok(())
     }
 
     async fn keep(&mut self) -> Result<(), SourceError> {

@@ -27,12 +27,12 @@ impl Default for Greeted {
 
 impl Greeted {
     /// The events that may go at once, and those that wait until the first of their key is confirmed.
-    pub(super) fn split(&mut self, events: &[Arc<Event>]) -> (Vec<usize>, Vec<usize>) {
+    pub(super) fn split(&mut self, events: &[Arc<Event>], of: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
         if self.keys.len() > KEYS_MAX || self.since.elapsed() > AGE_MAX {
             *self = Self::default();
         }
         let mut first = HashSet::new();
-        (0..events.len())
+        of.into_iter()
             .partition(|&n| hash(&events[n]).is_none_or(|key| self.keys.contains(&key) || first.insert(key)))
     }
 
@@ -58,8 +58,8 @@ mod tests {
         let keyless = Arc::new(Event::new("t", "k", "").unwrap());
         let events = [event("a"), event("a"), event("b"), keyless.clone(), event("a"), keyless];
         let mut greeted = Greeted::default();
-        assert_eq!(greeted.split(&events), (vec![0, 2, 3, 5], vec![1, 4]));
+        assert_eq!(greeted.split(&events, (0..6).collect()), (vec![0, 2, 3, 5], vec![1, 4]));
         greeted.add(&events[0]);
-        assert_eq!(greeted.split(&events), ((0..6).collect(), vec![]));
+        assert_eq!(greeted.split(&events, (0..6).collect()), ((0..6).collect(), vec![]));
     }
 }

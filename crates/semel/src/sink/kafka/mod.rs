@@ -154,9 +154,10 @@ impl Sink for KafkaSink {
         let until = Instant::now() + self.options.timeout;
         if std::mem::replace(&mut self.left, true) {
             self.line = None;
+            self.greeted = Greeted::default();
         }
         let mut answers = Answers::to(events);
-        let (ahead, behind) = self.greeted.split(events);
+        let (ahead, behind) = self.greeted.split(events, (0..events.len()).collect());
         let mut waiting = ahead;
         let mut behind = Some(behind);
         let mut suspects = VecDeque::new();
@@ -209,7 +210,14 @@ impl Sink for KafkaSink {
                 }
             }
             if self.line.is_none() {
+                // The next producer is unknown everywhere: again the first of each key goes ahead.
                 self.greeted = Greeted::default();
+                let (ahead, mut rest) = self.greeted.split(events, std::mem::take(&mut waiting));
+                waiting = ahead;
+                if !rest.is_empty() {
+                    rest.extend(behind.take().unwrap_or_default());
+                    behind = Some(rest);
+                }
             }
             if !suspects.is_empty() && !alone {
                 tracing::warn!(

@@ -42,9 +42,23 @@ pub(super) fn answer(code: Code, topic: &str, missing: MissingTopic) -> Publishe
     let told = format!("Kafka did not take it for {topic}: {code}{}", advice(code));
     match of(code, missing) {
         Verdict::Refused => Published::Refused(SinkError::not_published(told)),
+        // The broker is there, and says so of this topic alone.
+        Verdict::NotPublished if is_of_the_topic(code) => {
+            Published::Failed(SinkError::not_published(told).of_one_place())
+        }
         Verdict::NotPublished => Published::Failed(SinkError::not_published(told)),
         Verdict::Maybe => Published::Failed(SinkError::maybe_published(told)),
     }
+}
+
+fn is_of_the_topic(code: Code) -> bool {
+    matches!(
+        code,
+        Code::UnknownTopic
+            | Code::UnknownTopicOrPartition
+            | Code::UnknownPartition
+            | Code::TopicAuthorizationFailed
+    )
 }
 
 pub(crate) fn advice(code: Code) -> &'static str {

@@ -166,6 +166,8 @@ impl RedisStreamSink {
             }
             // An answer of the server's that the script was not run; else it may have been, to its end or not.
             Ok(Err(error)) if error.code().is_some() && !error.is_io_error() => {
+                // It may be a replica by now, and the name another server's.
+                self.connection = None;
                 fail(
                     answers,
                     0,

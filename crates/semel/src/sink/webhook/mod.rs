@@ -229,6 +229,9 @@ impl WebhookSink {
             _ => away.was_silent(event.id(), begun, now, attempt),
         });
         match sent {
+            Sent::Answered(answer) if answer.is_in_progress() => Published::Failed(
+                SinkError::maybe_published(format!("{uri} answered {}: it is still at it", answer.status)),
+            ),
             Sent::Answered(answer) => judge(answer.status, uri),
             Sent::TimedOut => {
                 Published::Failed(SinkError::maybe_published(format!("{uri} did not answer in time")))

@@ -49,7 +49,8 @@ pub enum Begin {
     /// With the oldest message that is there.
     #[default]
     Earliest,
-    /// With what comes from now on. What came before, also while the place was lost, is never handled.
+    /// With what comes from now on. What came before, also while the place was lost, is never handled. A partition has a
+    /// place as soon as its first message came; until then each start begins at its end.
     Latest,
     /// Not at all: it is an error.
     Refuse,

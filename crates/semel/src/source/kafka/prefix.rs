@@ -12,10 +12,9 @@ pub(super) struct Prefix {
     open: BTreeMap<i64, u32>,
     /// Behind what was given last.
     next: Option<i64>,
-    /// What the broker was last known to have.
+    /// What the broker was last known to have. At first it is told where the first message was: a group that begins with
+    /// what comes from now on would else begin behind what was given and is not done.
     committed: Option<i64>,
-    /// It was told something since, and did not answer: what it has is not known.
-    told: bool,
 }
 
 impl Prefix {
@@ -24,10 +23,6 @@ impl Prefix {
         *self.open.entry(offset).or_default() += 1;
         // Not the furthest: a log that was cut off goes on from further back.
         self.next = Some(offset.saturating_add(1));
-        // From here the broker gives it again by itself.
-        if !self.told {
-            self.committed.get_or_insert(offset);
-        }
     }
 
     /// The message at that place is done.
@@ -53,12 +48,12 @@ impl Prefix {
 
     /// The broker has it.
     pub(super) fn committed(&mut self, offset: i64) {
-        (self.committed, self.told) = (Some(offset), false);
+        self.committed = Some(offset);
     }
 
     /// The broker may have it.
     pub(super) fn told(&mut self) {
-        (self.committed, self.told) = (None, true);
+        self.committed = None;
     }
 }
 
@@ -73,6 +68,8 @@ mod tests {
         let mut prefix = Prefix::default();
         assert_eq!(prefix.to_commit(), None);
         [10, 11, 13, 20].into_iter().for_each(|offset| prefix.given(offset));
+        assert_eq!(prefix.to_commit(), Some(10), "where it began");
+        prefix.committed(10);
         assert_eq!(prefix.to_commit(), None, "nothing is done");
         prefix.done(11);
         assert_eq!(prefix.to_commit(), None, "10 is not done");

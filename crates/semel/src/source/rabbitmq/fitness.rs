@@ -20,6 +20,12 @@ pub(super) async fn check(connection: &Connection, queue: &str) -> Result<Option
     let no_type = [(TYPE, AMQPValue::LongString("semel-asks".into()))];
     let told = ask(connection, queue, &no_type).await?;
     refuse(&told, queue)?;
+    if current(&told, TYPE) == Some(Some("stream")) {
+        return Err(SourceError::for_good(format!(
+            "the queue {queue:?} is a stream: it does not keep what is not acknowledged for this consumer, and whoever \
+             connects again goes on behind it; bind a quorum queue to the same exchange and consume that"
+        )));
+    }
     if current(&told, TYPE) != Some(Some("quorum")) {
         return Ok(None);
     }

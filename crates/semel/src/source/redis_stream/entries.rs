@@ -69,6 +69,11 @@ pub(super) fn deliveries(answer: Value) -> Option<Vec<(EntryId, u32)>> {
     pending.iter().map(one).collect()
 }
 
+/// What `XRANGE` says of the first entry: its milliseconds, or that there is none.
+pub(super) fn first(answer: Value) -> Option<Option<u64>> {
+    Some(entries(answer)?.first().map(|(EntryId(millis, _), _)| *millis))
+}
+
 fn entries(answer: Value) -> Option<Vec<Entry>> {
     let Value::Array(all) = answer else { return None };
     // Redis 6 leaves a gap where an entry was trimmed away.

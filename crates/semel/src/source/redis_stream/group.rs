@@ -127,6 +127,17 @@ impl Group {
         entries::deliveries(answer).ok_or_else(odd)
     }
 
+    /// How old the oldest entry is, by its id and the server's clock. Of an empty stream nothing is.
+    pub(super) async fn age(&mut self, options: &RedisStreamSourceOptions) -> Result<Duration, Failed> {
+        let (seconds, micros): (u64, u32) = self.ask(&cmd("TIME"), options.timeout).await?;
+        let mut oldest = cmd("XRANGE");
+        oldest.arg(&options.stream).arg("-").arg("+").arg("COUNT").arg(1);
+        let answer = self.ask(&oldest, options.timeout).await?;
+        let first = entries::first(answer).ok_or_else(odd)?;
+        let now = Duration::from_secs(seconds) + Duration::from_micros(micros.into());
+        Ok(first.map_or(Duration::ZERO, |ms| now.saturating_sub(Duration::from_millis(ms))))
+    }
+
     async fn run(
         &mut self,
         options: &RedisStreamSourceOptions,

@@ -348,6 +348,11 @@ impl Source for RedisStreamSource {
         self.taken.lost()
     }
 
+    /// As long as its oldest entry is old: nothing is forgotten here but by whoever trims the stream.
+    async fn retention(&mut self) -> Option<Duration> {
+        self.group.as_mut()?.age(&self.options).await.ok()
+    }
+
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
         self.give_up_orphans();

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use sqlx::mysql::MySqlRow;
-use uuid::Uuid;
 
 use super::link::{Link, NOW, Place, get};
 use crate::relay::poll::aside::Aside;
-use crate::relay::poll::row::Columns;
+use crate::relay::poll::row::{Columns, named};
 use crate::relay::source::{Pending, SourceError};
+use crate::store::StoreError;
 use crate::store::mysql::literal;
-use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What an event's order is kept by.
 pub(super) const KEY: &str = "COALESCE(o.`key`, o.aggregate_id, o.id)";
@@ -162,15 +161,10 @@ impl Link {
     }
 }
 
-pub(super) fn unreadable(id: &str, error: uuid::Error) -> StoreError {
-    let message = format!("the event {id:?} has no UUID for its id; look at it in semel_outbox");
-    StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, message).with_source(error)
-}
-
 pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
     let id: String = get(row, 0)?;
     Ok(Columns {
-        id: Uuid::parse_str(&id).map_err(|error| unreadable(&id, error))?,
+        id: named(&id),
         topic: get(row, 1)?,
         kind: get(row, 2)?,
         key: get(row, 3)?,

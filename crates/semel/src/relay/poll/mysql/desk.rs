@@ -7,10 +7,16 @@ use uuid::Uuid;
 use super::MysqlOutbox;
 use super::chunk::{EVENT, columns};
 use super::link::{NOW, get};
+use crate::relay::poll::row::named;
 use crate::relay::source::{Parked, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::Brought;
 use crate::store::{Fate, StoreError};
+
+/// Now, and in any case another time than before: a relay that has just tried tells by it that a person was here.
+fn at_once() -> String {
+    format!("{NOW} + (COALESCE(due_at, 0) = {NOW})")
+}
 
 impl MysqlOutbox {
     pub(super) async fn ask(&self, text: String) -> Result<Vec<Brought>, SourceError> {
@@ -48,18 +54,34 @@ impl MysqlOutbox {
     pub async fn retry(&self, key: Option<&str>) -> Result<u64, SourceError> {
         let of = key
             .map_or_else(String::new, |key| format!("WHERE hash = UNHEX(SHA2({}, 256))", literal::text(key)));
-        let text = format!("UPDATE semel_outbox_parked_key SET due_at = {NOW} {of}");
+        let text = format!("UPDATE semel_outbox_parked_key SET due_at = {} {of}", at_once());
         Ok(self.ask(text).await?.pop().unwrap_or_default().matched)
+    }
+
+    /// The id as the table has it, where it is no UUID.
+    async fn written(&self, id: Uuid) -> Result<String, SourceError> {
+        let odd = "SELECT DISTINCT id FROM semel_outbox_parked \
+                   WHERE id NOT LIKE '________-____-____-____-____________' LIMIT 10000";
+        let rows = self.ask(odd.to_owned()).await?.pop().unwrap_or_default().rows;
+        for row in &rows {
+            let text: String = get(row, 0)?;
+            if named(&text) == id {
+                return Ok(literal::text(&text));
+            }
+        }
+        Ok(literal::text(&id.to_string()))
     }
 
     /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
     pub async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
+        let id = self.written(id).await?;
         let text = format!(
             "START TRANSACTION;
              UPDATE semel_outbox_parked_key k JOIN semel_outbox_parked p ON p.hash = k.hash
-                 SET k.due_at = {NOW}, k.tries = 0 WHERE p.id = '{id}';
-             DELETE FROM semel_outbox_parked WHERE id = '{id}';
-             COMMIT"
+                 SET k.due_at = {}, k.tries = 0 WHERE p.id = {id};
+             DELETE FROM semel_outbox_parked WHERE id = {id};
+             COMMIT",
+            at_once()
         );
         Ok(self.ask(text).await?.get(2).is_some_and(|brought| brought.matched > 0))
     }

@@ -44,6 +44,9 @@ pub(super) struct Link {
     pub(super) ours_until: Instant,
     pub(super) beat_at: Instant,
     others: Vec<String>,
+    /// They were heard of, and parts not shared out since. By whomever: a relay that is always busy hears of others while
+    /// a batch is on its way.
+    pub(super) heard: bool,
     /// Which part comes first, so that none is always last.
     pub(super) turn: usize,
 }
@@ -62,6 +65,7 @@ impl Link {
             ours_until: now,
             beat_at: now,
             others: Vec::new(),
+            heard: false,
             turn: 0,
         };
         let asked = link.session.run(START.to_owned()).await;
@@ -159,6 +163,7 @@ impl Link {
             let [stored, found] = [&self.lineage, &found].map(|text| Lineage::read(text));
             return Err(SourceError::Lineage { stored, found });
         }
+        self.heard = true;
         self.ours_until = asked + lease * 7 / 8;
         self.beat_at = asked + lease / 3;
         Ok(())
@@ -166,6 +171,12 @@ impl Link {
 
     /// Gives back the parts that fall to others now, and takes those that fall to us. Not while a batch is on its way.
     pub(super) async fn balance(&mut self) -> Result<(), SourceError> {
+        self.heard = false;
+        if self.places.is_empty() {
+            // Had before a connection broke: nobody else may take them while we live.
+            let me = literal::text(&self.me);
+            self.run(format!("UPDATE semel_outbox_cursor SET owner = NULL WHERE owner = {me}")).await?;
+        }
         let place = self.others.iter().filter(|other| **other < self.me).count();
         let share = share(place, self.others.len() + 1);
         let (kept, extra): (Vec<Place>, Vec<Place>) =

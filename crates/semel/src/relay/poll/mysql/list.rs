@@ -3,10 +3,11 @@
 use uuid::Uuid;
 
 use super::MysqlOutbox;
-use super::chunk::{EVENT, columns, unreadable};
+use super::chunk::{EVENT, columns};
 use super::link::{Link, get};
 use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
 use crate::relay::poll::LANES;
+use crate::relay::poll::row::named;
 use crate::relay::source::SourceError;
 use crate::store::mysql::literal;
 use crate::store::{Fate, StoreError};
@@ -78,7 +79,7 @@ impl MysqlOutbox {
             for row in &brought.rows {
                 let (id, standing): (String, String) = (get(row, 0)?, get(row, 6)?);
                 listed.push(Listed {
-                    id: Uuid::parse_str(&id).map_err(|error| unreadable(&id, error))?,
+                    id: named(&id),
                     topic: get(row, 1)?,
                     kind: get(row, 2)?,
                     key: get(row, 3)?,

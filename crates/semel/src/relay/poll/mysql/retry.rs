@@ -18,12 +18,12 @@ impl Link {
             return Ok((tried, parts, events));
         }
         let due = format!(
-            "SELECT HEX(hash), part FROM semel_outbox_parked_key WHERE due_at <= {NOW} AND part IN ({})
+            "SELECT HEX(hash), part, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} AND part IN ({})
              ORDER BY due_at LIMIT 100",
             owned.join(",")
         );
         for row in &self.rows(&due).await? {
-            let (hash, part): (String, i16) = (get(row, 0)?, get(row, 1)?);
+            let (hash, part, due): (String, i16, Option<i64>) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
             if let Some(place) = self.places.iter().find(|place| place.part == part)
                 && !parts.contains(place)
             {
@@ -44,6 +44,7 @@ impl Link {
                 events.push(Pending { event: Arc::new(event), held: false });
                 tried.ns.push(get(row, 12)?);
                 tried.keys.push(hash.clone());
+                tried.due.push(due);
             }
             if bytes >= self.outbox.bounds.bytes_max {
                 break;
@@ -60,7 +61,7 @@ impl Link {
         let (mut tried, mut parts, mut events) = (Tried::default(), Vec::new(), Vec::new());
         let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
         let text = format!(
-            "SELECT {EVENT}, o.n, HEX(o.hash), k.part FROM semel_outbox_parked o
+            "SELECT {EVENT}, o.n, HEX(o.hash), k.part, k.due_at FROM semel_outbox_parked o
              JOIN semel_outbox_parked_key k ON k.hash = o.hash WHERE o.n IN ({}) ORDER BY o.n",
             ns.join(",")
         );
@@ -74,6 +75,7 @@ impl Link {
             events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
             tried.ns.push(get(row, 12)?);
             tried.keys.push(get(row, 13)?);
+            tried.due.push(get(row, 15)?);
         }
         Ok((tried, parts, events))
     }
@@ -96,14 +98,16 @@ impl Link {
             also.push(format!("UPDATE semel_outbox_parked SET error = {error} WHERE n = {n}"));
         }
         let retry_ms = self.outbox.retry.as_millis();
-        for (hash, for_good) in retried.later.iter().zip(&retried.for_good) {
+        for ((hash, for_good), seen) in retried.later.iter().zip(&retried.for_good).zip(&retried.due) {
+            let seen = seen.map_or_else(|| "NULL".to_owned(), |seen| seen.to_string());
             let due = if *for_good {
                 "NULL".to_owned()
             } else {
                 format!("{NOW} + LEAST({retry_ms} * POW(2, LEAST(tries, 20)), GREATEST({retry_ms}, 60000))")
             };
             also.push(format!(
-                "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = {due} WHERE hash = UNHEX('{hash}')"
+                "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = {due}
+                 WHERE hash = UNHEX('{hash}') AND due_at <=> {seen}"
             ));
         }
         for hash in &retried.on {

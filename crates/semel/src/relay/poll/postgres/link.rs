@@ -36,6 +36,9 @@ pub(in crate::relay) struct Link {
     pub(in crate::relay) me: Uuid,
     /// Who else has a lease.
     others: Vec<String>,
+    /// They were heard of, and lanes not shared out since. By whomever: a relay that is always busy hears of others while a
+    /// batch is on its way.
+    pub(in crate::relay) heard: bool,
     pub(super) ahead: Option<Ahead>,
 }
 
@@ -57,6 +60,7 @@ impl Link {
             beat_at: now,
             me,
             others: Vec::new(),
+            heard: false,
             ahead: None,
         })
     }
@@ -127,6 +131,7 @@ impl Link {
             return Err(SourceError::Lineage { stored: self.lineage.clone(), found });
         }
         self.others = get(row, 0)?;
+        self.heard = true;
         // A little is kept back: clocks differ in speed, and what we send takes its way.
         self.ours_until = asked + outbox.options.lease * 7 / 8;
         self.beat_at = asked + outbox.options.lease / 3;
@@ -141,6 +146,10 @@ impl Link {
     /// Gives back the lanes that fall to others now, and takes those that fall to us. Not while a batch is on its way.
     pub(in crate::relay) async fn balance(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
         let my = self.me.to_string();
+        if self.groups.is_empty() {
+            // Had before a connection broke: nobody else may take them while we live.
+            self.query(&outbox.statements.let_go, &[&my]).await?;
+        }
         let place = self.others.iter().filter(|other| **other < my).count();
         let share = share(place, self.others.len() + 1);
         let extra = |lane: &i16| !share.contains(lane);
@@ -174,6 +183,7 @@ impl Link {
                 tracing::info!(lanes = rows.len(), relays = self.others.len() + 1, "lanes taken");
             }
         }
+        self.heard = false;
         Ok(())
     }
 

@@ -86,6 +86,7 @@ impl Link {
             events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
             tried.ns.push(n);
             tried.keys.push(key);
+            tried.due.push(get(row, 15)?);
         }
         Ok(Some((Retry { tried, lanes }, events)))
     }
@@ -121,9 +122,11 @@ impl Link {
         retry: &Retry,
         settled: &[Settled],
     ) -> Result<(), SourceError> {
-        let Retried { confirmed, failed, errors, later, for_good, on } = &Retried::of(&retry.tried, settled);
+        let Retried { confirmed, failed, errors, later, for_good, due, on } =
+            &Retried::of(&retry.tried, settled);
         let pause_ms = outbox.options.retry_ms();
-        let values: [&(dyn ToSql + Sync); 7] = [confirmed, failed, errors, later, for_good, on, &pause_ms];
+        let values: [&(dyn ToSql + Sync); 8] =
+            [confirmed, failed, errors, later, for_good, due, on, &pause_ms];
         self.fenced(&outbox.statements.retried, &retry.lanes, &values).await.map(drop)
     }
 }

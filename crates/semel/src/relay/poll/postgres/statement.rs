@@ -38,6 +38,7 @@ pub(super) struct Statements {
     pub(super) take: Sql,
     pub(super) take_all: Sql,
     pub(super) release: Sql,
+    pub(super) let_go: Sql,
     pub(super) settle: Sql,
     pub(super) prune_keys: Sql,
     pub(super) lag: Sql,
@@ -104,6 +105,7 @@ impl Statements {
                     Type::TEXT_ARRAY,
                     Type::TEXT_ARRAY,
                     Type::BOOL_ARRAY,
+                    Type::INT8_ARRAY,
                     Type::TEXT_ARRAY,
                     Type::INT8,
                 ],
@@ -117,6 +119,7 @@ impl Statements {
             ),
             again: sql(include_str!("../sql/postgres_again.sql"), &[Type::INT8_ARRAY]),
             release: fenced(include_str!("../sql/postgres_release.sql"), &[]),
+            let_go: sql(include_str!("../sql/postgres_let_go.sql"), &[Type::TEXT]),
             settle: fenced(include_str!("../sql/postgres_settle.sql"), &[Type::TEXT]),
             prune_keys: sql(include_str!("../sql/postgres_prune_keys.sql"), &[Type::INT8, Type::INT8]),
             lag: sql(

@@ -1,6 +1,6 @@
 -- What became of parked events that were tried again, under the epochs of their lanes.
 -- $3: published; $4 and $5: not published, and why; $6 and $7: keys to be tried later, or never by themselves;
--- $8: keys that go on; $9: the first pause in ms.
+-- $8: when they were due as they were read, in microseconds; $9: keys that go on; $10: the first pause in ms.
 WITH mine AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch
@@ -17,17 +17,20 @@ later AS (
         tries = k.tries + 1,
         due_at = CASE WHEN NOT f.for_good THEN
             clock_timestamp() + interval '1 millisecond'
-                * least($9::bigint * 2 ^ least(k.tries + 1, 20), greatest($9::bigint, 60000)) END
-    FROM unnest($6::text[], $7::boolean[]) AS f (key, for_good) WHERE k.key = f.key AND (SELECT yes FROM ours)
+                * least($10::bigint * 2 ^ least(k.tries + 1, 20), greatest($10::bigint, 60000)) END
+    FROM unnest($6::text[], $7::boolean[], $8::bigint[]) AS f (key, for_good, due)
+    WHERE k.key = f.key AND (SELECT yes FROM ours)
+        -- Whoever retried or skipped meanwhile is not overruled.
+        AND (extract(epoch FROM k.due_at) * 1000000)::bigint IS NOT DISTINCT FROM f.due
 ),
 ended AS (
     DELETE FROM semel_outbox_parked_key k
-    WHERE k.key = ANY ($8::text[]) AND (SELECT yes FROM ours)
+    WHERE k.key = ANY ($9::text[]) AND (SELECT yes FROM ours)
         AND NOT EXISTS (SELECT FROM semel_outbox_parked p WHERE p.parked_key = k.key AND p.n <> ALL ($3::bigint[]))
 ),
 going_on AS (
     UPDATE semel_outbox_parked_key k SET tries = 0, due_at = clock_timestamp()
-    WHERE k.key = ANY ($8::text[]) AND (SELECT yes FROM ours)
+    WHERE k.key = ANY ($9::text[]) AND (SELECT yes FROM ours)
         AND EXISTS (SELECT FROM semel_outbox_parked p WHERE p.parked_key = k.key AND p.n <> ALL ($3::bigint[]))
 )
 SELECT lane FROM mine WHERE (SELECT yes FROM ours)

@@ -2,18 +2,35 @@
 
 use std::time::{Duration, SystemTime};
 
-use rusqlite::params;
+use rusqlite::{Connection, params};
 use uuid::Uuid;
 
 use super::SqliteOutbox;
 use super::table::{Table, columns, explain};
+use crate::relay::poll::row::named;
 use crate::relay::source::{Parked, SourceError};
 
 const LIST: &str = "SELECT id, topic, type, key, aggregate_type, aggregate_id, content_type, headers, \
      idempotency_key, trace_parent, intent, payload, parked_key, error, parked_at \
      FROM semel_outbox_parked WHERE ?1 IS NULL OR parked_key = ?1 ORDER BY n LIMIT ?2";
+/// In any case to another time than before: a relay that has just tried tells by it that a person was here.
 const RETRY: &str = "UPDATE semel_outbox_parked_key SET due_at = CAST(unixepoch('subsec') * 1000 AS INTEGER) \
+     + (due_at IS CAST(unixepoch('subsec') * 1000 AS INTEGER)) \
      WHERE ?1 IS NULL OR key = ?1";
+
+/// The id as the table has it, where it is no UUID.
+fn written(tx: &Connection, id: Uuid) -> rusqlite::Result<String> {
+    let odd = "SELECT DISTINCT id FROM semel_outbox_parked \
+               WHERE id NOT LIKE '________-____-____-____-____________' LIMIT 10000";
+    let mut odd = tx.prepare(odd)?;
+    for text in odd.query_map([], |row| row.get::<_, String>(0))? {
+        let text = text?;
+        if named(&text) == id {
+            return Ok(text);
+        }
+    }
+    Ok(id.to_string())
+}
 
 impl SqliteOutbox {
     /// Parked and held events, in the order they would be published in: of one key, or of all.
@@ -55,10 +72,10 @@ impl SqliteOutbox {
         self.with(move |table: &Table| {
             let skip = || {
                 let tx = table.connection.unchecked_transaction()?;
+                let id = written(&tx, id)?;
                 let mut gone =
                     tx.prepare("DELETE FROM semel_outbox_parked WHERE id = ?1 RETURNING parked_key")?;
-                let keys: Vec<String> =
-                    gone.query_map([id.to_string()], |row| row.get(0))?.collect::<Result<_, _>>()?;
+                let keys: Vec<String> = gone.query_map([id], |row| row.get(0))?.collect::<Result<_, _>>()?;
                 drop(gone);
                 for key in &keys {
                     tx.execute(RETRY, params![key])?;

@@ -4,8 +4,9 @@ use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 
 use super::SqliteOutbox;
-use super::table::{EVENT, Table, columns, explain, unreadable};
+use super::table::{EVENT, Table, columns, explain};
 use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
+use crate::relay::poll::row::named;
 use crate::relay::source::SourceError;
 
 /// How far the event `o` has come, by the cursor `c`.
@@ -36,7 +37,7 @@ impl SqliteOutbox {
                 let rows = statement.query_map(params![listing.topic, listing.key, most], |row| {
                     let (id, standing): (String, String) = (row.get(0)?, row.get(6)?);
                     Ok(Listed {
-                        id: Uuid::parse_str(&id).map_err(unreadable)?,
+                        id: named(&id),
                         topic: row.get(1)?,
                         kind: row.get(2)?,
                         key: row.get(3)?,

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
-use uuid::Uuid;
 
 use crate::relay::poll::aside::{Aside, Retried, Tried};
-use crate::relay::poll::row::Columns;
+use crate::relay::poll::row::{Columns, named};
 use crate::relay::poll::{Bounds, OF_KEY_MAX, known_version};
 use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -199,15 +198,16 @@ impl Table {
         let (mut tried, mut events, mut bytes) = (Tried::default(), Vec::new(), 0);
         self.told((|| {
             let due = format!(
-                "SELECT key FROM semel_outbox_parked_key WHERE due_at <= {NOW} ORDER BY due_at LIMIT 100"
+                "SELECT key, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} ORDER BY due_at LIMIT 100"
             );
             let mut keys = self.connection.prepare_cached(&due)?;
-            let keys: Vec<String> = keys.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
+            let keys: Vec<(String, Option<i64>)> =
+                keys.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
             let query = format!(
                 "SELECT {EVENT}, o.n FROM semel_outbox_parked o WHERE o.parked_key = ?1 ORDER BY o.n LIMIT ?2"
             );
             let mut statement = self.connection.prepare_cached(&query)?;
-            for key in keys {
+            for (key, due) in keys {
                 let mut rows = statement.query(params![key, OF_KEY_MAX])?;
                 let before = tried.ns.len();
                 while let Some(row) = rows.next()? {
@@ -216,6 +216,7 @@ impl Table {
                     events.push(Pending { event: Arc::new(event), held: false });
                     tried.ns.push(row.get(12)?);
                     tried.keys.push(key.clone());
+                    tried.due.push(due);
                     if bytes >= bytes_max {
                         return Ok(());
                     }
@@ -234,7 +235,8 @@ impl Table {
         let (mut tried, mut events) = (Tried::default(), Vec::new());
         self.told((|| {
             let query = format!(
-                "SELECT {EVENT}, o.parked_key FROM semel_outbox_parked o WHERE o.n = ?1 ORDER BY o.n"
+                "SELECT {EVENT}, o.parked_key, k.due_at FROM semel_outbox_parked o
+                 LEFT JOIN semel_outbox_parked_key k ON k.key = o.parked_key WHERE o.n = ?1 ORDER BY o.n"
             );
             let mut statement = self.connection.prepare_cached(&query)?;
             for n in ns {
@@ -243,6 +245,7 @@ impl Table {
                     events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
                     tried.ns.push(*n);
                     tried.keys.push(row.get(12)?);
+                    tried.due.push(row.get(13)?);
                 }
             }
             Ok(())
@@ -268,10 +271,11 @@ impl Table {
             }
             let later = format!(
                 "UPDATE semel_outbox_parked_key SET tries = tries + 1, due_at = CASE WHEN NOT ?2 THEN
-                     {NOW} + min(?3 << min(tries + 1, 20), max(?3, 60000)) END WHERE key = ?1"
+                     {NOW} + min(?3 << min(tries + 1, 20), max(?3, 60000)) END
+                 WHERE key = ?1 AND due_at IS ?4"
             );
-            for (key, for_good) in retried.later.iter().zip(&retried.for_good) {
-                tx.execute(&later, params![key, for_good, ms(retry)])?;
+            for ((key, for_good), due) in retried.later.iter().zip(&retried.for_good).zip(&retried.due) {
+                tx.execute(&later, params![key, for_good, ms(retry), due])?;
             }
             for key in &retried.on {
                 let on =
@@ -343,15 +347,11 @@ impl Table {
     }
 }
 
-pub(super) fn unreadable(error: uuid::Error) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(error))
-}
-
 /// The event in the first twelve columns.
 pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
     let id: String = row.get(0)?;
     Ok(Columns {
-        id: Uuid::parse_str(&id).map_err(unreadable)?,
+        id: named(&id),
         topic: row.get(1)?,
         kind: row.get(2)?,
         key: row.get(3)?,
