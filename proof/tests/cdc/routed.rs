@@ -126,3 +126,39 @@ async fn a_connector_s_slot_and_publication_are_taken_over_where_it_stopped() {
     source.leave().await.unwrap();
     world.end().await;
 }
+
+/// Rows come under the names of the partitions then, which nobody told of: all would be taken for strangers' and let go.
+#[tokio::test]
+async fn a_publication_that_names_partitions_instead_of_the_table_is_refused() {
+    let Some(world) = World::new().await else { return };
+    let client = world.connect().await;
+    let parts: String = (0..4)
+        .map(|n| {
+            format!("CREATE TABLE outbox_{n} PARTITION OF outbox FOR VALUES WITH (MODULUS 4, REMAINDER {n});")
+        })
+        .collect();
+    let sql =
+        format!("{TABLE} PARTITION BY HASH (id); {parts} CREATE PUBLICATION {} FOR TABLE outbox", world.name);
+    client.batch_execute(&sql).await.unwrap();
+    let outbox = world.options().table(RoutedTable::debezium("outbox")).open().await.unwrap();
+    let refused = loop {
+        match outbox.source().next().await {
+            Err(error) => break error,
+            Ok(None) => {}
+            Ok(Some(batch)) => panic!("{batch:?}"),
+        }
+    };
+    assert!(refused.to_string().contains("does not have the inserts"), "{refused}");
+    // With the root it is fine.
+    let rooted = format!("ALTER PUBLICATION {} SET (publish_via_partition_root = true)", world.name);
+    client.batch_execute(&rooted).await.unwrap();
+    let mut source = outbox.source();
+    while world.slot("confirmed_flush_lsn").await.is_none() {
+        nothing(&mut source).await;
+    }
+    nothing(&mut source).await;
+    client.batch_execute(&insert("k", 1)).await.unwrap();
+    assert_eq!(drained(&mut source, 1).await, ["{\"n\": 1}"]);
+    source.leave().await.unwrap();
+    world.end().await;
+}

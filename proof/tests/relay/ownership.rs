@@ -1,6 +1,7 @@
 //! Who owns a lane, and what becomes of those who did.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
 use semel::relay::{Settled, Source, SourceError};
@@ -245,5 +246,86 @@ async fn one_that_leaves_does_not_wait_for_ever() {
     let left = tokio::time::timeout(Duration::from_secs(30), standby.leave()).await;
     assert!(left.is_ok(), "it still waits");
     proxy.cut();
+    world.end().await;
+}
+
+/// A batch is written down for all lanes of its owner. Two take them over when that dies, and one of them has nothing of the
+/// batch: what stands behind it is read all the same.
+#[tokio::test]
+async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
+    let Some(world) = Postgres::new().await else { return };
+    let client = world.connect().await;
+    let outbox = world.options().lease(LEASE).batch_max(1, 1 << 20).open().await.unwrap();
+    let (mut first, mut one, mut other) = (outbox.source(), outbox.source(), outbox.source());
+    let fill: String = (0..64).map(|n| insert(&format!("k{n}"), &n.to_string())).collect();
+    client.batch_execute(&fill).await.unwrap();
+    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    // They are known, and have nothing yet.
+    assert!(one.next().await.unwrap().is_none() && other.next().await.unwrap().is_none());
+    drop(first);
+    let (mut told, begun) = (BTreeSet::new(), Instant::now());
+    while told.len() < 64 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} of 64 events: {told:?}", told.len());
+        for source in [&mut one, &mut other] {
+            match source.next().await {
+                Ok(Some(batch)) => {
+                    told.extend(batch.events.iter().map(|pending| crate::sink::text(&pending.event)));
+                    let done = source.done(&vec![Settled::Confirmed; batch.events.len()]).await;
+                    assert!(done.is_ok() || done.is_err_and(|error| error.may_retry()));
+                }
+                Ok(None) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => assert!(error.may_retry(), "{error}"),
+            }
+        }
+    }
+    world.end().await;
+}
+
+/// A relay that loses its connection and not its lease: what falls to another meanwhile is given back.
+#[tokio::test]
+async fn lanes_had_before_a_connection_broke_come_to_others() {
+    let Some(world) = Postgres::new().await else { return };
+    let client = world.connect().await;
+    let proxy = Proxy::start(world.address()).unwrap();
+    let url = world.url().replace(&world.address(), &proxy.addr().to_string());
+    let lease = Duration::from_secs(30);
+    let through = PostgresOutbox::options(&url).unwrap().lease(lease).open().await.unwrap();
+    let direct = world.options().lease(lease).open().await.unwrap();
+    let (mut first, mut second) = (through.source(), direct.source());
+    assert!(first.next().await.unwrap().is_none());
+    assert!(second.next().await.unwrap().is_none());
+    proxy.cut();
+    let owned = "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
+    let begun = Instant::now();
+    loop {
+        let _ = first.next().await;
+        assert!(second.next().await.unwrap().is_none());
+        let rows = client.query(owned, &[]).await.unwrap();
+        if rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>() == [8, 8] {
+            break;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "the lanes stay with one that does not know of them"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    world.end().await;
+}
+
+/// Asked for its lag after a sleep, it has a lease again: but not the batch it had before.
+#[tokio::test]
+async fn a_new_lease_does_not_bring_back_an_old_batch() {
+    let Some(world) = Postgres::new().await else { return };
+    let client = world.connect().await;
+    client.batch_execute(&insert("a", "1")).await.unwrap();
+    let outbox = world.options().lease(LEASE).open().await.unwrap();
+    let (mut first, mut second) = (outbox.source(), outbox.source());
+    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(drained(&mut second).await, ["1"]);
+    let lag = first.lag().await;
+    assert!(matches!(lag, Err(SourceError::Fenced)), "{lag:?}");
+    assert!(!first.holds());
     world.end().await;
 }

@@ -202,3 +202,23 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     let missing = SqliteOutbox::new(path.with_file_name("none.db")).source().next().await.unwrap_err();
     assert!(!missing.may_retry(), "{missing}");
 }
+
+/// Services in other languages write what they like: an id that is no UUID becomes one, always the same.
+#[tokio::test]
+async fn an_id_that_is_no_uuid_stops_nobody_and_can_be_skipped() {
+    let (_directory, path, outbox) = file();
+    let odd = "INSERT INTO semel_outbox (id, topic, type, key, payload) VALUES ('order-17', 't', 'made', 'a', X'6f6464')";
+    Connection::open(&path).unwrap().execute(odd, []).unwrap();
+    append(&path, &[("b", "1")]);
+    let mut source = outbox.source();
+    let batch = source.next().await.unwrap().unwrap();
+    assert_eq!(batch.events.len(), 2);
+    let id = batch.events[0].event.id();
+    let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
+    source.done(&[refused, Settled::Confirmed]).await.unwrap();
+    let parked = outbox.parked(None, 10).await.unwrap();
+    assert_eq!((parked.len(), parked[0].event.id()), (1, id));
+    assert!(outbox.skip(id).await.unwrap());
+    assert!(!outbox.skip(id).await.unwrap());
+    assert!(outbox.parked(None, 10).await.unwrap().is_empty());
+}

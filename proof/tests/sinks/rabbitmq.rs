@@ -156,6 +156,35 @@ async fn what_could_be_routed_nowhere_waits_or_is_refused_as_configured() {
     }
 }
 
+/// Confirms are told several at a time, and what comes back is told apart from them: each event has the answer that is its
+/// own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_no_queue_among_others_is_told_from_them() {
+    let Some(broker) = require(Service::Rabbitmq) else { return };
+    let (queue, nowhere) = (unique("somewhere"), unique("nowhere"));
+    declare(broker.url(), &queue, &[("x-queue-type", text("quorum"))]).await;
+    let mut sink = RabbitmqSink::options(broker.url()).open();
+    let has_a_queue = |n: usize| n % 5 != 3;
+    let mut wanted = Vec::new();
+    for round in 0..5 {
+        let numbers = round * 400..(round + 1) * 400;
+        let topic = |n| if has_a_queue(n) { &queue } else { &nowhere };
+        let events: Vec<_> = numbers.clone().map(|n| event(topic(n), &format!("k{n}"), n)).collect();
+        let answers = sink.publish(&events).await;
+        for (n, answer) in numbers.clone().zip(&answers) {
+            match answer {
+                Published::Confirmed => assert!(has_a_queue(n), "{n} is nowhere, and was confirmed"),
+                Published::Failed(error) => {
+                    assert!(!has_a_queue(n) && error.is_of_one_place(), "{n}: {error}");
+                }
+                other => panic!("{n}: {other:?}"),
+            }
+        }
+        wanted.extend(numbers.filter(|n| has_a_queue(*n)).map(|n| n.to_string()));
+    }
+    assert_eq!(texts(&drain(broker.url(), &queue).await), wanted);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_confirm_is_no_confirm() {
     let Some(broker) = require(Service::Rabbitmq) else { return };

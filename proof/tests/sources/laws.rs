@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel::source::kafka::KafkaSource;
+use semel::source::kafka::{Begin, KafkaSource};
 use semel::source::{Delivery, Receipt, Settle, Source};
 use testkit::services::{Service, require};
 
@@ -49,6 +49,35 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     source.leave().await.unwrap();
     let mut next = open(&scene);
     assert_eq!(receive(&mut next, 1).await[0].place, first.place);
+    next.leave().await.unwrap();
+    scene.end().await;
+}
+
+/// Whoever begins with what comes from now on has a place from its first message on: given and not done, it comes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_to_one_that_begins_with_the_latest_is_not_lost_with_it() {
+    let Some(kafka) = require(Service::Kafka) else { return };
+    let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
+    let latest = |scene: &Scene<Kafka>| {
+        let options = KafkaSource::options(&scene.broker.brokers, &scene.name).topics(&[&scene.name]);
+        options.begin(Begin::Latest).open().unwrap()
+    };
+    let mut source = latest(&scene);
+    let (mut came, until) = (Vec::new(), Instant::now() + SOON);
+    while came.is_empty() {
+        assert!(Instant::now() < until, "nothing came");
+        // What is published before it has its partitions is not for it.
+        scene.publish(1).await;
+        came = source.receive(100, WAIT).await.unwrap();
+    }
+    source.leave().await.unwrap();
+    scene.publish(30).await;
+    let mut next = latest(&scene);
+    let (mut again, until) = (Vec::new(), Instant::now() + SOON);
+    while !again.contains(&came[0].place) {
+        assert!(Instant::now() < until, "{} is lost, {again:?} came", came[0].place);
+        again.extend(next.receive(100, WAIT).await.unwrap().into_iter().map(|delivery| delivery.place));
+    }
     next.leave().await.unwrap();
     scene.end().await;
 }

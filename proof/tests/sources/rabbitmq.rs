@@ -268,12 +268,16 @@ async fn a_queue_that_cannot_keep_messages_is_refused() {
     let Some(rabbitmq) = require(Service::Rabbitmq) else { return };
     let (_connection, admin) = channel(rabbitmq.url()).await.unwrap();
     let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    for (name, options, word) in [
-        ("transient", QueueDeclareOptions { durable: false, ..durable }, "durable"),
-        ("deleted", QueueDeclareOptions { auto_delete: true, ..durable }, "auto-delete"),
+    let plain = FieldTable::default;
+    let mut stream = plain();
+    stream.insert("x-queue-type".into(), AMQPValue::LongString("stream".into()));
+    for (name, options, arguments, word) in [
+        ("transient", QueueDeclareOptions { durable: false, ..durable }, plain(), "durable"),
+        ("deleted", QueueDeclareOptions { auto_delete: true, ..durable }, plain(), "auto-delete"),
+        ("stream", durable, stream, "is a stream"),
     ] {
         let queue = format!("sources_{name}_{}", std::process::id());
-        admin.queue_declare(queue.as_str().into(), options, FieldTable::default()).await.unwrap();
+        admin.queue_declare(queue.as_str().into(), options, arguments).await.unwrap();
         let mut source = RabbitmqSource::options(rabbitmq.url(), &queue).open().unwrap();
         let refused = source.receive(1, WAIT).await.unwrap_err();
         assert!(!refused.may_retry() && refused.to_string().contains(word), "{refused}");

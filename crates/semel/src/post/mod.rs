@@ -189,3 +189,27 @@ pub(crate) fn is_ours(name: &HeaderName) -> bool {
                 | "user-agent"
         )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_semel_s_own_202_is_still_under_way() {
+        let answer = |status: u16, retry: bool, body: &'static str| {
+            let mut headers = HeaderMap::new();
+            if retry {
+                headers.insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
+            }
+            let status = StatusCode::from_u16(status).unwrap();
+            Answer { status, headers, body: Bytes::from_static(body.as_bytes()) }
+        };
+        let ours = r#"{"state":"in_progress","status_url":"/.semel/intents/1"}"#;
+        assert!(answer(202, true, ours).is_in_progress());
+        for (status, retry, body) in
+            [(200, true, ours), (202, false, ours), (202, true, ""), (202, true, r#"{"state":"queued"}"#)]
+        {
+            assert!(!answer(status, retry, body).is_in_progress(), "{status} {retry} {body}");
+        }
+    }
+}

@@ -11,6 +11,7 @@ use semel::relay::{Ended, Parked, Relay, RelayError, RelayOptions, Source, Stop}
 use semel::sink::ExactlyOnce;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use super::broker::{Broker, Bug};
 use crate::mysql::Maria;
@@ -25,6 +26,7 @@ pub trait Outbox: Sized {
     fn source(&self) -> impl Source;
     async fn parked(&self) -> Vec<Parked>;
     async fn retry(&self, key: Option<&str>);
+    async fn skip(&self, id: Uuid);
     async fn end(self) {}
 
     async fn parked_texts(&self) -> Vec<String> {
@@ -160,6 +162,9 @@ impl Outbox for InSqlite {
     async fn retry(&self, key: Option<&str>) {
         self.outbox.retry(key).await.unwrap();
     }
+    async fn skip(&self, id: Uuid) {
+        assert!(self.outbox.skip(id).await.unwrap());
+    }
 }
 
 pub struct InPostgres {
@@ -192,6 +197,9 @@ impl Outbox for InPostgres {
     async fn retry(&self, key: Option<&str>) {
         self.outbox.retry(key).await.unwrap();
     }
+    async fn skip(&self, id: Uuid) {
+        assert!(self.outbox.skip(id).await.unwrap());
+    }
     async fn end(self) {
         self.world.end().await;
     }
@@ -222,6 +230,9 @@ impl Outbox for InMaria {
     }
     async fn retry(&self, key: Option<&str>) {
         self.outbox.retry(key).await.unwrap();
+    }
+    async fn skip(&self, id: Uuid) {
+        assert!(self.outbox.skip(id).await.unwrap());
     }
     async fn end(self) {
         self.world.end().await;

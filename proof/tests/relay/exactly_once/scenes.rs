@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use semel::relay::Source;
+use semel::relay::{Batch, Reached, Settled, Source};
 
 use super::broker::{Broker, Bug, Step};
 use super::outboxes::{InMaria, InPostgres, InSqlite, LEASE, Outbox, Running, Verdict, quick, verdict};
 use super::wrong::Wrong;
+use crate::sink::text;
 
 const EVENTS: [(&str, &str); 5] = [("a", "a1"), ("b", "b1"), ("a", "a2"), ("c", "c1"), ("a", "a3")];
 
@@ -144,6 +145,58 @@ async fn bad_days(outbox: &impl Outbox) {
     assert_eq!(verdict(outbox, &broker, &all).await, Verdict::default(), "{:?}", broker.texts());
 }
 
+/// One that is parked fails again, and that is what the sink has last: whoever comes next has it once more, and then the
+/// others.
+async fn a_parked_one_fails_again(outbox: &impl Outbox) {
+    let broker = Broker::new();
+    broker.state().failing.insert("a1".to_owned());
+    outbox.append(&[("a", "a1")]).await;
+    let first = outbox.start(&broker, Bug::None);
+    outbox.until_parked(1).await;
+    outbox.retry(None).await;
+    let of_parked = |bytes: &[u8]| Reached::from_bytes(bytes).unwrap().position.place.starts_with("parked");
+    broker.until("a try in vain", |state| state.position.as_deref().is_some_and(of_parked)).await;
+    first.kill().await;
+    let second = outbox.start(&broker, Bug::None);
+    outbox.append(&[("b", "b1"), ("b", "b2")]).await;
+    broker.until("the others", |state| state.seen.len() == 2).await;
+    second.stop().await;
+    assert_eq!((broker.texts(), outbox.parked_texts().await.len()), (vec!["b1".into(), "b2".into()], 1));
+}
+
+/// A person skips what is on its way once more. It fails, and what was held behind it goes on all the same.
+async fn skipped_on_its_way(outbox: &impl Outbox) {
+    outbox.append(&[("a", "a1"), ("a", "a2")]).await;
+    let mut source = outbox.source();
+    let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
+    let settled = [refused, Settled::Held];
+    let batch = next(&mut source).await;
+    assert_eq!(batch.events.len(), 2);
+    source.done(&settled).await.unwrap();
+    outbox.retry(Some("a")).await;
+    let batch = next(&mut source).await;
+    assert_eq!(batch.events.len(), 2);
+    outbox.skip(batch.events[0].event.id()).await;
+    source.done(&settled).await.unwrap();
+    let batch = next(&mut source).await;
+    assert_eq!(batch.events.len(), 1);
+    assert_eq!(text(&batch.events[0].event), "a2");
+    source.done(&[Settled::Confirmed]).await.unwrap();
+    outbox.until_parked(0).await;
+    source.leave().await.unwrap();
+}
+
+async fn next(source: &mut impl Source) -> Batch {
+    for _ in 0..3_000 {
+        match source.next().await {
+            Ok(Some(batch)) => return batch,
+            Ok(None) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => assert!(error.may_retry(), "{error}"),
+        }
+    }
+    panic!("no batch came");
+}
+
 async fn all_of_them<O: Outbox>(outbox: O, again: impl AsyncFn() -> O) {
     assert_eq!(killed_after_the_commit(&outbox, Bug::None).await, Verdict::default());
     outbox.end().await;
@@ -166,6 +219,12 @@ async fn all_of_them<O: Outbox>(outbox: O, again: impl AsyncFn() -> O) {
     assert!(judged, "the machine stood still five times");
     let outbox = again().await;
     bad_days(&outbox).await;
+    outbox.end().await;
+    let outbox = again().await;
+    a_parked_one_fails_again(&outbox).await;
+    outbox.end().await;
+    let outbox = again().await;
+    skipped_on_its_way(&outbox).await;
     outbox.end().await;
 }
 

@@ -265,6 +265,13 @@ mod tests {
         assert_eq!(event.headers().collect::<Vec<_>>(), [("id", id)]);
         assert!(table.layout(&relation("other", &columns)).is_none());
         assert!(table.layout(&relation("outbox", &columns[1..])).unwrap().is_err());
+        // Bytes come as digits, and nothing at all as nothing.
+        let bytes = columns.map(|(name, kind)| (name, if name == "payload" { BYTEA } else { kind }));
+        let layout = table.layout(&relation("outbox", &bytes)).unwrap().unwrap();
+        for (given, wanted) in [(Some("\\x6162"), &b"ab"[..]), (Some("\\x"), b""), (None, b"")] {
+            let row = values(&[given, Some(id), None, Some("order"), Some("7"), Some("OrderCreated")]);
+            assert_eq!(layout.row(&row).unwrap().event.payload().as_ref(), wanted);
+        }
         assert_eq!(named("order-7"), named("order-7"));
         assert_ne!(named("order-7"), named("order-8"));
     }

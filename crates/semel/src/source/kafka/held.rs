@@ -167,14 +167,15 @@ mod tests {
         assert!(held.lost().is_empty(), "told once");
         held.settle(given[0].receipt, Settle::Done);
         held.settle(given[1].receipt, Settle::Again);
-        assert_eq!(held.to_commit(None), []);
+        // Of the other one only where it began.
+        assert_eq!(held.to_commit(None), [(part(1), 8)]);
         come(&mut held, 0, 4);
         assert_eq!(places(&held.give(10)), ["t/1/8"], "the rest of it is for others");
         // Ours again, from where the other one stopped.
         held.assigned(part(0));
         come(&mut held, 0, 1);
         held.settle(given[0].receipt, Settle::Done);
-        assert_eq!(held.to_commit(None), []);
+        assert_eq!(held.to_commit(Some(&[part(0)])), [(part(0), 1)]);
         assert_eq!(places(&held.give(10)), ["t/0/1"]);
     }
 }
