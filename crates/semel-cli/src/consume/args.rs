@@ -25,9 +25,11 @@ use crate::keys::{KeySource, parse_source};
 /// semel-source and semel-key (topic, and the key that orders it); semel-attempt; traceparent, content-type and the
 /// message's other headers.
 ///
-/// What answers mean: 2xx done. 400, 410, 413, 415, 422 refused, see --poison. 408, 425, 429, 503, a 409 problem that says
-/// "in progress", or no connection: tried again for as long as it takes, the key waits. Anything else, or no answer in
-/// time: tried again, and after --tries, while others get through, as refused. Retry-After is honoured, up to 5 minutes.
+/// What answers mean: 2xx done, but for a 202 of semel's own gateway or layer, which is still at it. 400, 410, 413, 415, 422
+/// refused, see --poison. 408, 425, 429, 503, such a 202, a 409 problem that says "in progress", or no connection: tried
+/// again for as long as it takes, the key waits. Anything else, or no answer in time: tried again, and after --tries as
+/// refused, unless eight keys or more fail and none gets through: then the endpoint is away. Retry-After is honoured, up to
+/// 5 minutes.
 ///
 /// Start as many as you like with one name: the broker shares the work between them.
 #[derive(Args)]
@@ -117,7 +119,7 @@ pub(crate) struct Bounds {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_ms, env = "SEMEL_CONSUME_TIMEOUT",
           hide_env = true)]
     pub(crate) timeout: u64,
-    /// How often a message may fail, while others get through, before it is given up
+    /// How often a message may fail before it is given up. Not counted while eight keys or more fail and none gets through
     #[arg(long, value_name = "N", default_value_t = 16, env = "SEMEL_CONSUME_TRIES", hide_env = true,
           value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) tries: u32,

@@ -102,7 +102,8 @@ pub(crate) struct Retry {
 
 /// Give dead letters up for ever
 ///
-/// What they say is deleted, and they are never handled. That they were there, and why they were given up, is kept until the
+/// What they say is deleted, and they are not handled from here. A message that the broker itself delivers once more, because
+/// it was published twice or the group goes back, is handled like any other. That they were there, and why they were given up, is kept until the
 /// consumer forgets marks of that age: semel inbox dead --dropped. Keep a copy first: semel inbox show ID --json.
 #[derive(Args)]
 #[command(after_help = "\

@@ -36,7 +36,7 @@ pub(super) async fn retry(tables: &InboxTables, args: &Retry, as_json: bool) -> 
 pub(super) async fn give_up(tables: &InboxTables, args: &Drop, as_json: bool) -> Result<(), Failed> {
     let names: Vec<String> = args.id.iter().map(ToString::to_string).collect();
     let what = match &names[..] {
-        [one] => format!("letter {one} would be deleted and never be handled"),
+        [one] => format!("letter {one} would be deleted, and not be handled from here"),
         many => format!("letters {} would be deleted and never be handled", many.join(", ")),
     };
     confirmed(args.yes, &what)?;
