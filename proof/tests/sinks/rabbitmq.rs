@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use lapin::options::{BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
 use semel::conformance::sink::{Seen, SinkHarness};
+use semel::outbox::Event;
 use semel::sink::rabbitmq::{RabbitmqSink, Unroutable};
 use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
@@ -183,6 +185,33 @@ async fn what_has_no_queue_among_others_is_told_from_them() {
         wanted.extend(numbers.filter(|n| has_a_queue(*n)).map(|n| n.to_string()));
     }
     assert_eq!(texts(&drain(broker.url(), &queue).await), wanted);
+}
+
+/// The broker closes the channel over a header that means something to it: the others get there, and only that one is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_closes_the_channel_does_not_hold_up_the_others() {
+    let Some(broker) = require(Service::Rabbitmq) else { return };
+    let queue = unique("others");
+    declare(broker.url(), &queue, &[("x-queue-type", text("quorum"))]).await;
+    let mut sink = RabbitmqSink::options(broker.url()).open();
+    let made = |n: usize| {
+        let event = Event::new(&queue, "number", n.to_string()).unwrap().key(&format!("k{n}")).unwrap();
+        // A list of routing keys, says RabbitMQ; this is none.
+        Arc::new(if n == 20 { event.header("CC", "everybody").unwrap() } else { event })
+    };
+    let events: Vec<_> = (0..40).map(made).collect();
+    let answers = sink.publish(&events).await;
+    for (n, answer) in answers.iter().enumerate() {
+        match answer {
+            Published::Confirmed => assert_ne!(n, 20, "it cannot be taken"),
+            Published::Refused(error) => assert_eq!(n, 20, "{error}"),
+            other => panic!("{n}: {other:?}"),
+        }
+    }
+    let mut seen = texts(&drain(broker.url(), &queue).await);
+    seen.sort_by_key(|text| text.parse::<usize>().unwrap());
+    seen.dedup();
+    assert_eq!(seen, (0..40).filter(|n| *n != 20).map(|n| n.to_string()).collect::<Vec<_>>());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,14 +110,15 @@ impl RabbitmqSink {
         Ok((connection, channel))
     }
 
-    /// Sends one wave and waits for its confirms. After an answer that says the channel is gone, so is it here.
+    /// Sends one wave and waits for its confirms. After an answer that says the channel is gone, so is it here. Gives those
+    /// that went with it because the broker did not want one of them: by whose fault shows when they are alone.
     async fn wave(
         &mut self,
         events: &[Arc<Event>],
         wave: &[usize],
         answers: &mut Answers<'_>,
         until: Instant,
-    ) {
+    ) -> Vec<usize> {
         if self.line.is_none() {
             match timeout_at(until, self.connect()).await {
                 Ok(Ok(line)) => self.line = Some(line),
@@ -128,11 +129,12 @@ impl RabbitmqSink {
                     };
                     let answer = Published::Failed(SinkError::not_published(told));
                     wave.iter().for_each(|&n| answers.set(n, answer.clone()));
-                    return;
+                    return Vec::new();
                 }
             }
         }
-        let Some((_, channel)) = &self.line else { return };
+        let Some((_, channel)) = &self.line else { return Vec::new() };
+        let mut failed = Vec::new();
         let mut waiting = Vec::with_capacity(wave.len());
         for &n in wave {
             let event = &events[n];
@@ -151,7 +153,7 @@ impl RabbitmqSink {
             };
             match timeout_at(until, sent).await {
                 Ok(Ok(confirm)) => waiting.push((n, confirm)),
-                Ok(Err(error)) => answers.set(n, doubtful(&error)),
+                Ok(Err(error)) => failed.push((n, error)),
                 Err(_) => answers.set(n, silent()),
             }
         }
@@ -172,12 +174,20 @@ impl RabbitmqSink {
                 }
                 Ok(Err(error)) => {
                     broken = true;
-                    answers.set(n, doubtful(&error));
+                    failed.push((n, error));
                 }
                 Err(_) => {
                     broken = true;
                     answers.set(n, silent());
                 }
+            }
+        }
+        let mut again = Vec::new();
+        if wave.len() > 1 && failed.iter().any(|(_, error)| unwanted(error).is_some()) {
+            again.extend(failed.into_iter().map(|(n, _)| n));
+        } else {
+            for (n, error) in failed {
+                answers.set(n, unwanted(&error).unwrap_or_else(|| doubtful(&error)));
             }
         }
         for (n, confirmation) in told {
@@ -193,6 +203,7 @@ impl RabbitmqSink {
         if broken {
             self.line = None;
         }
+        again
     }
 
     fn unroutable(&self, topic: &str, why: &str) -> Published {
@@ -276,7 +287,9 @@ impl Sink for RabbitmqSink {
             if wave.is_empty() {
                 break;
             }
-            self.wave(events, &wave, &mut answers, until).await;
+            for alone in self.wave(events, &wave, &mut answers, until).await {
+                self.wave(events, &[alone], &mut answers, until).await;
+            }
         }
         self.left = false;
         answers.finish()
@@ -323,6 +336,20 @@ fn message(event: &Event) -> Result<(ShortString, BasicProperties), SinkError> {
 
 fn doubtful(error: &lapin::Error) -> Published {
     Published::Failed(SinkError::maybe_published(format!("RabbitMQ did not confirm it: {error}")))
+}
+
+/// What it means that the broker closes the channel over an event: too large, or not to be written there by this user. It
+/// says so of nothing else; that an exchange is not there is about all of them.
+fn unwanted(error: &lapin::Error) -> Option<Published> {
+    const ACCESS_REFUSED: u16 = 403;
+    const PRECONDITION_FAILED: u16 = 406;
+    let lapin::ErrorKind::ProtocolError(protocol) = error.kind() else { return None };
+    let told = || SinkError::not_published(format!("RabbitMQ does not take it: {error}"));
+    match protocol.get_id() {
+        ACCESS_REFUSED => Some(Published::Failed(told().of_one_place())),
+        PRECONDITION_FAILED => Some(Published::Refused(told())),
+        _ => None,
+    }
 }
 
 fn silent() -> Published {

@@ -11,6 +11,8 @@ pub(crate) type Part = (String, i32);
 /// All partitions that are ours, and their messages.
 #[derive(Default)]
 pub(super) struct Held {
+    /// A group without a place begins at the end.
+    latest: bool,
     parts: HashMap<Part, Prefix>,
     /// Taken from the broker and never given.
     waiting: VecDeque<(Part, i64, Delivery)>,
@@ -22,10 +24,14 @@ pub(super) struct Held {
 }
 
 impl Held {
+    pub(super) fn new(latest: bool) -> Self {
+        Self { latest, ..Self::default() }
+    }
+
     /// A partition is ours from now on.
     pub(super) fn assigned(&mut self, part: Part) {
         self.revoked(&part);
-        self.parts.insert(part, Prefix::default());
+        self.parts.insert(part, Prefix::new(self.latest));
     }
 
     /// A partition is not ours any more: what is out of it is lost, and what waits is for others.
@@ -167,15 +173,14 @@ mod tests {
         assert!(held.lost().is_empty(), "told once");
         held.settle(given[0].receipt, Settle::Done);
         held.settle(given[1].receipt, Settle::Again);
-        // Of the other one only where it began.
-        assert_eq!(held.to_commit(None), [(part(1), 8)]);
+        assert_eq!(held.to_commit(None), []);
         come(&mut held, 0, 4);
         assert_eq!(places(&held.give(10)), ["t/1/8"], "the rest of it is for others");
         // Ours again, from where the other one stopped.
         held.assigned(part(0));
         come(&mut held, 0, 1);
         held.settle(given[0].receipt, Settle::Done);
-        assert_eq!(held.to_commit(Some(&[part(0)])), [(part(0), 1)]);
+        assert_eq!(held.to_commit(None), []);
         assert_eq!(places(&held.give(10)), ["t/0/1"]);
     }
 }

@@ -114,6 +114,10 @@ impl KafkaSourceOptions {
         self
     }
 
+    pub(super) fn is_latest(&self) -> bool {
+        self.begin == Begin::Latest
+    }
+
     /// How partitions are dealt out: one by one unless told otherwise.
     pub fn assignment(mut self, assignment: Assignment) -> Self {
         self.assignment = assignment;

@@ -12,17 +12,28 @@ pub(super) struct Prefix {
     open: BTreeMap<i64, u32>,
     /// Behind what was given last.
     next: Option<i64>,
-    /// What the broker was last known to have. At first it is told where the first message was: a group that begins with
-    /// what comes from now on would else begin behind what was given and is not done.
+    /// What the broker was last known to have.
     committed: Option<i64>,
+    /// It was told something since, and did not answer: what it has is not known.
+    told: bool,
+    /// A group without a place begins at the end of the partition.
+    latest: bool,
 }
 
 impl Prefix {
+    pub(super) fn new(latest: bool) -> Self {
+        Self { latest, ..Self::default() }
+    }
+
     /// The message at that place is given, for the first time.
     pub(super) fn given(&mut self, offset: i64) {
         *self.open.entry(offset).or_default() += 1;
         // Not the furthest: a log that was cut off goes on from further back.
         self.next = Some(offset.saturating_add(1));
+        // From here the broker gives it again by itself. One that begins at the end would not: it is told at once.
+        if !self.told && !self.latest {
+            self.committed.get_or_insert(offset);
+        }
     }
 
     /// The message at that place is done.
@@ -48,12 +59,12 @@ impl Prefix {
 
     /// The broker has it.
     pub(super) fn committed(&mut self, offset: i64) {
-        self.committed = Some(offset);
+        (self.committed, self.told) = (Some(offset), false);
     }
 
     /// The broker may have it.
     pub(super) fn told(&mut self) {
-        self.committed = None;
+        (self.committed, self.told) = (None, true);
     }
 }
 
@@ -68,8 +79,6 @@ mod tests {
         let mut prefix = Prefix::default();
         assert_eq!(prefix.to_commit(), None);
         [10, 11, 13, 20].into_iter().for_each(|offset| prefix.given(offset));
-        assert_eq!(prefix.to_commit(), Some(10), "where it began");
-        prefix.committed(10);
         assert_eq!(prefix.to_commit(), None, "nothing is done");
         prefix.done(11);
         assert_eq!(prefix.to_commit(), None, "10 is not done");
@@ -80,6 +89,17 @@ mod tests {
         prefix.done(20);
         prefix.done(13);
         assert_eq!(prefix.to_commit(), Some(21));
+    }
+
+    #[test]
+    fn where_a_group_begins_at_the_end_it_has_a_place_from_its_first_message_on() {
+        let mut prefix = Prefix::new(true);
+        assert_eq!(prefix.to_commit(), None);
+        [10, 11].into_iter().for_each(|offset| prefix.given(offset));
+        assert_eq!(prefix.to_commit(), Some(10));
+        prefix.committed(10);
+        prefix.done(11);
+        assert_eq!(prefix.to_commit(), None);
     }
 
     #[test]

@@ -42,8 +42,8 @@ impl ConsumerContext for Group {
 }
 
 impl Group {
-    fn new() -> Self {
-        Self { held: Mutex::default(), paused: Paused::default(), told: Mutex::default() }
+    fn new(latest: bool) -> Self {
+        Self { held: Mutex::new(Held::new(latest)), paused: Paused::default(), told: Mutex::default() }
     }
 
     pub(super) fn held(&self) -> MutexGuard<'_, Held> {
@@ -97,7 +97,8 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn open(options: &KafkaSourceOptions) -> KafkaResult<Self> {
-        let consumer: BaseConsumer<Group> = options.consumer().create_with_context(Group::new())?;
+        let consumer: BaseConsumer<Group> =
+            options.consumer().create_with_context(Group::new(options.is_latest()))?;
         let topics: Vec<&str> = options.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&topics)?;
         let group = Arc::clone(consumer.context());
