@@ -8,7 +8,7 @@ use semel::store::AnyStore;
 use tempfile::TempDir;
 
 /// Intents of one load at most.
-const INTENTS_MAX: usize = 900;
+pub(crate) const INTENTS_MAX: usize = 900;
 /// Calls before the fault, and after it.
 const CALLS_AROUND: usize = 300;
 /// Nothing takes this long unless it hangs.
