@@ -169,6 +169,26 @@ mod kafka {
     }
 
     #[test]
+    fn an_attempt_that_the_gateway_calls_in_progress_is_not_done() {
+        let Some(topic) = Topic::new() else { return };
+        let endpoint = Endpoint::start();
+        let (_gateway, to) = topic.gateway(&endpoint);
+        endpoint.does(|_| Does::SayLater(500));
+        topic.publish(&[topic.event("a", 1)]);
+        let consumer = topic.consume_to("one", &to, &[]);
+        // The first attempt is under way for longer than the consumer waits; the next is told 202.
+        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"failed\"}", |failed| failed >= 3.0);
+        assert_eq!(endpoint.calls().len(), 1, "the gateway keeps duplicates back");
+        // Now the first one fails, and it is the consumer who has to come again.
+        endpoint.does(|_| Does::Work(200));
+        endpoint.let_go();
+        endpoint.wait_for_effects(1);
+        consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"done\"}", |done| done == 1.0);
+        assert!(consumer.stop().status.success());
+        assert_eq!((endpoint.calls().len(), endpoint.effects().len()), (2, 1));
+    }
+
+    #[test]
     fn a_refused_message_is_put_aside_and_comes_again_when_a_person_says_so() {
         let Some(topic) = Topic::new() else { return };
         let endpoint = Endpoint::start();

@@ -11,6 +11,7 @@ use semel::outbox::Event;
 use semel::sink::kafka::KafkaSink;
 use semel::sink::{Published, Sink};
 use tempfile::TempDir;
+use testkit::child::Child;
 use testkit::services::{Lease, Service, require};
 
 use crate::receiver::{Request, SOON};
@@ -25,6 +26,8 @@ pub(crate) enum Does {
     Work(u16),
     /// Answers so, and does nothing.
     Say(u16),
+    /// Answers so when it is let go, and does nothing.
+    SayLater(u16),
     /// Breaks the connection, and has done nothing.
     Cut,
     /// Does its work, and breaks the connection.
@@ -49,6 +52,7 @@ pub(crate) struct Endpoint {
     judge: Arc<Mutex<Judge>>,
     seen: Arc<Mutex<Seen>>,
     down: Arc<AtomicBool>,
+    go: Arc<AtomicBool>,
 }
 
 impl Endpoint {
@@ -57,8 +61,10 @@ impl Endpoint {
         let address = listener.local_addr().unwrap();
         let judge: Arc<Mutex<Judge>> = Arc::new(Mutex::new(Box::new(|_| Does::Work(204))));
         let (seen, down) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
-        let endpoint = Self { address, judge: judge.clone(), seen: seen.clone(), down: down.clone() };
-        std::thread::spawn(move || listen(Some(listener), address, &judge, &seen, &down));
+        let go = Arc::<AtomicBool>::default();
+        let endpoint =
+            Self { address, judge: judge.clone(), seen: seen.clone(), down: down.clone(), go: go.clone() };
+        std::thread::spawn(move || listen(Some(listener), address, &judge, &seen, &down, &go));
         endpoint
     }
 
@@ -74,6 +80,11 @@ impl Endpoint {
     /// Whether nobody listens there.
     pub(crate) fn is_down(&self, down: bool) {
         self.down.store(down, Ordering::SeqCst);
+    }
+
+    /// Those that were to answer later do so now.
+    pub(crate) fn let_go(&self) {
+        self.go.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn calls(&self) -> Vec<Request> {
@@ -100,6 +111,7 @@ fn listen(
     judge: &Arc<Mutex<Judge>>,
     seen: &Arc<Mutex<Seen>>,
     down: &AtomicBool,
+    go: &Arc<AtomicBool>,
 ) {
     loop {
         std::thread::sleep(Duration::from_millis(2));
@@ -114,13 +126,13 @@ fn listen(
         listening.set_nonblocking(true).unwrap();
         while let Ok((stream, _)) = listening.accept() {
             stream.set_nonblocking(false).unwrap();
-            let (judge, seen) = (Arc::clone(judge), Arc::clone(seen));
-            std::thread::spawn(move || serve(stream, &judge, &seen));
+            let (judge, seen, go) = (Arc::clone(judge), Arc::clone(seen), Arc::clone(go));
+            std::thread::spawn(move || serve(stream, &judge, &seen, &go));
         }
     }
 }
 
-fn serve(stream: TcpStream, judge: &Mutex<Judge>, seen: &Mutex<Seen>) -> Option<()> {
+fn serve(stream: TcpStream, judge: &Mutex<Judge>, seen: &Mutex<Seen>, go: &AtomicBool) -> Option<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
@@ -148,8 +160,11 @@ fn serve(stream: TcpStream, judge: &Mutex<Judge>, seen: &Mutex<Seen>) -> Option<
                 seen.effects.push(request);
             }
         }
+        while matches!(does, Does::SayLater(_)) && !go.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         match does {
-            Does::Work(status) | Does::Say(status) => {
+            Does::Work(status) | Does::Say(status) | Does::SayLater(status) => {
                 write!(reader.get_mut(), "HTTP/1.1 {status} Told\r\ncontent-length: 0\r\n\r\n").ok()?;
             }
             Does::Cut | Does::WorkAndCut => return None,
@@ -185,8 +200,14 @@ impl Topic {
         block_on(async {
             let mut sink = KafkaSink::options(self.kafka.url()).open().unwrap();
             for part in events.chunks(500) {
-                let published = sink.publish(part).await;
-                assert!(published.iter().all(|it| *it == Published::Confirmed), "{published:?}");
+                let (mut part, until) = (part.to_vec(), Instant::now() + SOON);
+                while !part.is_empty() {
+                    // The first of them make the topic, for which a busy broker may take longer than the sink waits.
+                    let published = sink.publish(&part).await;
+                    assert!(Instant::now() < until, "{published:?}");
+                    let mut answers = published.iter();
+                    part.retain(|_| answers.next() != Some(&Published::Confirmed));
+                }
             }
         });
     }
@@ -202,10 +223,30 @@ impl Topic {
         format!("sqlite:{}", self.directory.path().join("marks.db").display())
     }
 
+    /// A gateway before the endpoint that tells duplicates "in progress", and the endpoint's address through it.
+    pub(crate) fn gateway(&self, endpoint: &Endpoint) -> (Child, String) {
+        let config = self.directory.path().join("gateway.toml");
+        std::fs::write(&config, "[[operation]]\nmatch = \"POST /paid\"\nin_flight = \"accept\"\n").unwrap();
+        let store = format!("sqlite:{}", self.directory.path().join("intents.db").display());
+        let upstream = format!("http://{}", endpoint.address);
+        let base = ["gateway", "--single-tenant", "--upstream", &upstream, "--store", &store];
+        let places = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--config"];
+        let mut command = command(&[&base[..], &places].concat());
+        command.arg(config);
+        let mut gateway = Child::spawn(command, None).unwrap();
+        let line = gateway.next_line(SOON).unwrap_or_else(|error| panic!("{error}"));
+        let to = format!("http://{}/paid", line.strip_prefix("listening on ").unwrap());
+        (gateway, to)
+    }
+
     /// A consumer that runs, as `mail`, with this group.
     pub(crate) fn consume(&self, group: &str, to: &Endpoint, args: &[&str]) -> Relay {
-        let (from, to, store) = (self.from(group), to.url(), self.store());
-        let base = ["consume", "--from", &from, "--to", &to, "--store", &store, "--admin", "127.0.0.1:0"];
+        self.consume_to(group, &to.url(), args)
+    }
+
+    pub(crate) fn consume_to(&self, group: &str, to: &str, args: &[&str]) -> Relay {
+        let (from, store) = (self.from(group), self.store());
+        let base = ["consume", "--from", &from, "--to", to, "--store", &store, "--admin", "127.0.0.1:0"];
         let usual = ["--name", "mail", "--lease", "1s", "--timeout", "5s", "--pause-max", "500ms"];
         let command = command(&[&base[..], &usual, args].concat());
         Relay::spawn(command, "consuming from ")
