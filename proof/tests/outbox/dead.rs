@@ -1,5 +1,6 @@
 //! Messages that cannot be handled become letters in the inbox's own database, and people decide about them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel::inbox::consumer::{DeadLetters, Failed};
@@ -142,6 +143,31 @@ async fn another_message_with_the_same_id_is_another_letter(place: Place) {
     place.end().await;
 }
 
+/// Neither sees the other's letter before it writes its own.
+async fn two_messages_of_one_id_that_die_at_once_are_two_letters(place: Place) {
+    let queues = ["one", "two"].map(|_| MemoryQueue::new("payments"));
+    for n in 0..40 {
+        for (queue, text) in queues.iter().zip(["one", "two"]) {
+            queue.push(Some(&n.to_string()), &[("semel-id", &format!("same-{n}"))], format!("{text}-{n}!"));
+        }
+    }
+    let dying = queues.each_ref().map(|queue| {
+        let place = &place;
+        async move {
+            // So many that fail are not taken for a handler that is broken.
+            let (tables, options) = (place.tables().await, options().suspects_max(100));
+            until(queue, &tables, place.handler(poison), options, async || queue.is_empty()).await;
+        }
+    });
+    futures_util::future::join_all(dying).await;
+    let (tables, mut said) = (place.tables().await, BTreeSet::new());
+    for letter in letters(&place).await {
+        said.insert(tables.find(letter.number).await.unwrap().unwrap().payload);
+    }
+    assert_eq!(said.len(), 80, "one was written over another: {said:?}");
+    place.end().await;
+}
+
 async fn what_is_being_handled_is_not_dropped(place: Place) {
     let _queue = with_poison(&place).await;
     let (tables, listed) = (place.tables().await, letters(&place).await);
@@ -269,6 +295,7 @@ laws!(
     a_letter_that_was_handled_before_it_was_gone_is_not_handled_again,
     a_dropped_letter_says_nothing_any_more_and_leaves_a_trace,
     another_message_with_the_same_id_is_another_letter,
+    two_messages_of_one_id_that_die_at_once_are_two_letters,
     what_is_being_handled_is_not_dropped,
     a_letter_goes_with_the_mark_of_its_message,
     a_letter_without_a_name_is_handled_when_it_can_be_named,
