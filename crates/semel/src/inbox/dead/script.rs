@@ -6,7 +6,7 @@ use super::letter::{self, Counted, Letter, Listing};
 use super::sql;
 use crate::inbox::consumer::Due;
 use crate::inbox::prune;
-use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Value};
+use crate::tx::driver::{DriverError, DriverErrorKind, Value};
 use crate::tx::script::Port;
 
 /// Most bytes of payload that are taken to be handled again at once, unless the first letter alone has more.
@@ -21,23 +21,13 @@ pub(super) async fn version(port: Port) -> Result<i64, DriverError> {
         .int(0)
 }
 
-/// `apart` is its name if another message has the first one: neither takes the other's place.
+/// `apart` is its name if another message has the first one: neither takes the other's place. Who has the name is asked
+/// after the letter is written, because before that two could hear that nobody has it.
 pub(super) async fn bury(port: Port, mut values: Vec<Value>, apart: Value) -> Result<(), DriverError> {
-    if let [name, .., payload, _, _, _, _] = &values[..] {
-        let other = vec![name.clone(), payload.clone()];
-        if !port.run(&sql::OTHER, other).await?.rows.is_empty()
-            && let Some(name) = values.first_mut()
-        {
-            *name = apart.clone();
-        }
-    }
-    // Where nobody waits for a row that is not there yet: another process may have written it meanwhile, of another message.
-    let again = (port.dialect() == Dialect::Postgres).then(|| values.clone());
-    let buried = port.run(&sql::BURY, values).await?;
-    if let Some(mut values) = again.filter(|_| buried.rows.is_empty()) {
-        if let Some(name) = values.first_mut() {
-            *name = apart;
-        }
+    port.run(&sql::BURY, values.clone()).await?;
+    let [name, .., payload, _, _, _, _] = &mut values[..] else { return Ok(()) };
+    if !port.run(&sql::OTHER, vec![name.clone(), payload.clone()]).await?.rows.is_empty() {
+        *name = apart;
         port.run(&sql::BURY, values).await?;
     }
     Ok(())

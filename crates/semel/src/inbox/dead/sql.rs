@@ -49,8 +49,22 @@ macro_rules! now {
     };
 }
 
+/// In MySQL, where an update on a duplicate has no condition: sets a column if the letter is of the same message.
+macro_rules! same {
+    ($column:literal, $value:literal) => {
+        concat!(
+            $column,
+            " = IF(payload = VALUES(payload) OR dropped_at IS NOT NULL, ",
+            $value,
+            ", ",
+            $column,
+            ")"
+        )
+    };
+}
+
 /// A message that is dead already is the same letter: with what went wrong now, and tried more often. One that was dropped
-/// says again what it says.
+/// says again what it says. The letter of another message is left as it is.
 pub(super) const BURY: Sql = Sql {
     postgres: concat!(
         "INSERT INTO semel_inbox_dead AS d (id, consumer, source, identity, message_id, topic, lineage, place, key, \
@@ -62,7 +76,7 @@ pub(super) const BURY: Sql = Sql {
         ") ON CONFLICT (id) DO UPDATE SET error = excluded.error, attempts = d.attempts + excluded.attempts, \
          dead_at = excluded.dead_at, headers = excluded.headers, payload = excluded.payload, retry_at = NULL, \
          dropped_at = NULL, dropped_why = NULL \
-         WHERE d.payload = excluded.payload OR d.dropped_at IS NOT NULL RETURNING n"
+         WHERE d.payload = excluded.payload OR d.dropped_at IS NOT NULL"
     ),
     mysql: concat!(
         "INSERT INTO semel_inbox_dead (id, consumer, source, identity, message_id, topic, lineage, place, `key`, \
@@ -71,9 +85,22 @@ pub(super) const BURY: Sql = Sql {
         now!(mysql),
         " - ?15, ",
         now!(mysql),
-        ") ON DUPLICATE KEY UPDATE error = VALUES(error), attempts = attempts + VALUES(attempts), \
-         dead_at = VALUES(dead_at), headers = VALUES(headers), payload = VALUES(payload), retry_at = NULL, \
-         dropped_at = NULL, dropped_why = NULL"
+        // From left to right, and each sees what those before it have set: what is asked for comes last.
+        ") ON DUPLICATE KEY UPDATE ",
+        same!("error", "VALUES(error)"),
+        ", ",
+        same!("attempts", "attempts + VALUES(attempts)"),
+        ", ",
+        same!("dead_at", "VALUES(dead_at)"),
+        ", ",
+        same!("headers", "VALUES(headers)"),
+        ", ",
+        same!("retry_at", "NULL"),
+        ", ",
+        same!("dropped_why", "NULL"),
+        ", ",
+        same!("payload", "VALUES(payload)"),
+        ", dropped_at = IF(payload = VALUES(payload), NULL, dropped_at)"
     ),
     sqlite: concat!(
         "INSERT INTO semel_inbox_dead (id, consumer, source, identity, message_id, topic, lineage, place, key, \
@@ -84,11 +111,13 @@ pub(super) const BURY: Sql = Sql {
         now!(sqlite),
         ") ON CONFLICT (id) DO UPDATE SET error = excluded.error, attempts = attempts + excluded.attempts, \
          dead_at = excluded.dead_at, headers = excluded.headers, payload = excluded.payload, retry_at = NULL, \
-         dropped_at = NULL, dropped_why = NULL"
+         dropped_at = NULL, dropped_why = NULL \
+         WHERE payload = excluded.payload OR dropped_at IS NOT NULL"
     ),
 };
 
-/// Whether another message has that name: the same id, and something else to say.
+/// Whether another message has that name: the same id, and something else to say. Asked with the row locked, so that the
+/// answer is not from before it was written.
 pub(super) const OTHER: Sql = Sql {
     postgres: "SELECT n FROM semel_inbox_dead WHERE id = $1 AND payload <> $2 AND dropped_at IS NULL FOR UPDATE",
     mysql: "SELECT n FROM semel_inbox_dead WHERE id = ?1 AND payload <> ?2 AND dropped_at IS NULL FOR UPDATE",
