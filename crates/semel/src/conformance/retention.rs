@@ -105,12 +105,13 @@ pub async fn uncertain_never_expires<H: Harness>(harness: &H) {
 pub async fn sweep_keeps_its_limit_and_counts<H: Harness>(harness: &H) {
     const EXPIRED: usize = 7;
     const LIMIT: usize = 3;
+    const ROUNDS_MAX: usize = 100;
     let trial = Trial::of("sweep_keeps_its_limit_and_counts", harness).await;
     let kept = trial.claim("kept");
     trial.done(&kept, completed("kept")).await;
     let mut swept = 0;
     // On a shared store another law's sweep may take some of ours: then a new round is made.
-    for round in 0..5 {
+    for round in 0..ROUNDS_MAX {
         for number in 0..EXPIRED {
             let claim = trial.claim(&format!("{round}-{number}"));
             trial.done(&claim, Finish { retention: Retention::Ms(SHORT_MS), ..completed("old") }).await;

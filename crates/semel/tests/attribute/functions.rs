@@ -56,7 +56,7 @@ async fn scopes_and_keys_are_apart() {
     assert_eq!(effects.count(), 3);
 }
 
-#[semel::idempotent(operation = "slow", in_flight = "wait:2s", guard = guard, single_tenant, key = key)]
+#[semel::idempotent(operation = "slow", in_flight = "wait:60s", guard = guard, single_tenant, key = key)]
 async fn slow<S: Store>(guard: Guard<S>, key: &str, go: Gate, effects: Effects) -> Result<u32, OnceError> {
     go.0.notified().await;
     Ok(effects.happen())

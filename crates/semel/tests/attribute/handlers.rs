@@ -32,7 +32,7 @@ struct Payment {
 }
 
 /// Pays.
-#[semel::idempotent(operation = "payment.create", retention = "7d", in_flight = "wait:2s")]
+#[semel::idempotent(operation = "payment.create", retention = "7d", in_flight = "wait:60s")]
 async fn create_payment(
     State(app): State<App>,
     claim: ClaimHandle,
@@ -194,7 +194,7 @@ fn a_rule_without_options_is_the_default_rule() {
     let by_hand = Rule::on("POST /plain").name("plain");
     assert_eq!(format!("{:?}", plain::rule("POST /plain")), format!("{by_hand:?}"));
     let declared = format!("{:?}", create_payment::rule("POST /payments"));
-    assert!(declared.contains("Ms(604800000)") && declared.contains("Wait(2s)"), "{declared}");
+    assert!(declared.contains("Ms(604800000)") && declared.contains("Wait(60s)"), "{declared}");
     let _ = plain;
 }
 

@@ -25,6 +25,8 @@ async fn killed_after_sending_it_is_resumed_and_took_effect_once() {
     // Its answers are held back: the child has sent, the service has done it, the child never knows.
     let proxy = Proxy::start(service).unwrap();
     proxy.next(1, Fault::DropResponse);
+    // And should it try again before it is killed, it hears nothing.
+    proxy.set(Fault::Hang);
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["killed::one_that_is_killed", "--exact", "--ignored", "--nocapture"])
@@ -38,6 +40,7 @@ async fn killed_after_sending_it_is_resumed_and_took_effect_once() {
     };
     tokio::time::timeout(SOON, sent).await.expect("the child sends");
     child.kill().unwrap();
+    proxy.set(Fault::Pass);
 
     let client = DurableClient::builder(client(policy())).lease(LEASE).open(&place.path).await.unwrap();
     // The dead one's claim runs out by itself.

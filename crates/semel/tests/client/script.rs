@@ -13,7 +13,7 @@ use semel::Key;
 use semel::http::EdgeBody;
 use semel::http::client::{Attempts, IdempotentClient, RetryPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
 
 /// What happens to one connection.
@@ -29,6 +29,14 @@ pub enum Step {
     HalfAnswer,
     /// This status, these headers, this body.
     Answer(u16, Vec<(&'static str, String)>, &'static str),
+}
+
+/// An address at which nobody listens, and nobody else begins to while the first is kept.
+pub fn nobody_listens() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
 }
 
 pub fn answer(status: u16) -> Step {

@@ -1,6 +1,7 @@
 //! The SQLite store keeps every law, each on a file of its own and all at once on one file.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use semel::conformance::Harness;
 use semel::store::sqlite::SqliteStore;
@@ -32,7 +33,9 @@ impl Harness for Own {
     }
 }
 
-static DIRECTORY: LazyLock<TempDir> = LazyLock::new(|| TempDir::new().expect("a temporary directory"));
+static DIRECTORY: LazyLock<TempDir> = LazyLock::new(testkit::scratch::directory);
+/// So many writers one after the other: nobody is to give up the wait for a turn.
+const TURN: Duration = Duration::from_secs(120);
 
 /// One file for all laws: each law opens it anew, so that many writers compete for it like processes do.
 struct Crowded;
@@ -41,7 +44,8 @@ impl Harness for Crowded {
     type Store = SqliteStore;
 
     async fn store(&self) -> SqliteStore {
-        SqliteStore::open(DIRECTORY.path().join("semel.db")).await.expect("the file opens")
+        let options = SqliteStore::options().busy_timeout(TURN);
+        options.open(DIRECTORY.path().join("semel.db")).await.expect("the file opens")
     }
 
     async fn reopen(&self, store: SqliteStore) -> Option<SqliteStore> {

@@ -310,12 +310,12 @@ async fn rests() -> bool {
     let rest = Duration::from_secs(5);
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options().pause(rest, rest));
     let stop = consumer.stop_handle();
+    let (mut looked, mut still) = (Instant::now(), Duration::ZERO);
     let run = tokio::spawn(consumer.run());
     while calls.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let mut other = queue.source();
-    let (mut looked, mut still) = (Instant::now(), Duration::ZERO);
     let mut kept = true;
     while kept && effects.texts().is_empty() {
         kept = other.receive(10, Duration::from_millis(20)).await.unwrap().is_empty();

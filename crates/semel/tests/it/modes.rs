@@ -76,7 +76,7 @@ impl DeadLetters for World {
 fn worlds() -> [World; 2] {
     let shelves = [
         Shelf::Memory(AnyStore::new(MemoryStore::new())),
-        Shelf::Sqlite(Arc::new(tempfile::tempdir().unwrap())),
+        Shelf::Sqlite(Arc::new(testkit::scratch::directory())),
     ];
     shelves.map(|store| {
         let queue = queue(Duration::from_secs(1));
@@ -220,7 +220,9 @@ fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again()
             world.process(Mode::Opaque, dies);
             world.process(Mode::Opaque, Dies::Never);
             assert_eq!(world.effects().len(), done, "nobody knows which, so it is not run again");
-            let buried = world.buried();
+            let mut buried = world.buried();
+            // Its lease may have run out before the queue heard of it: then it is the same letter once more.
+            buried.dedup();
             assert_eq!(buried.len(), 1, "{buried:?}");
             assert!(buried[0].contains("is not known") && buried[0].contains("semel resolve"), "{buried:?}");
         }
@@ -231,6 +233,8 @@ fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again()
 fn what_is_done_is_not_done_again_in_any_mode() {
     for mode in [Mode::ClaimBefore, Mode::MarkAfter, Mode::Keyed, Mode::Opaque] {
         for world in worlds() {
+            // Nobody dies here, and on a busy machine nothing is to come twice.
+            let world = World { queue: queue(PATIENCE * 2), ..world };
             world.process(mode, Dies::Never);
             // Published twice: the same event at another place.
             world.queue.push(Some("k"), &[("semel-id", "018F4E1C-7A52-7C1E-9A53-2F2C6F0A1B2C")], "paid");

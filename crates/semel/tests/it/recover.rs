@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::guard::{Guarded, Limits, Lookup};
+use semel::guard::{CurrentRuntime, Guarded, Limits, Lookup};
 use semel::intent::fingerprint::Recipe;
 use semel::intent::state::{Event, step};
+use semel::observe::Metrics;
 use semel::recover::{ReconcileLimits, Reconciler, Report};
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
@@ -375,7 +376,11 @@ async fn two_loops<S: Store>(stores: [S; 2], intents: usize) -> (Vec<IntentId>, 
         if name.ends_with('3') { Found::Applied(Outcome::new(200, "1")) } else { Found::NotApplied }
     };
     let guarded = stores.map(|store| {
-        let pay = Guard::new(store).operation("pay").unwrap();
+        // What a busy disk holds up is not to be taken for a store that is away.
+        let mut limits = Limits::default();
+        (limits.store_timeout, limits.finish_wait) = (Duration::from_secs(60), Duration::from_secs(60));
+        let guard = Guard::with(store, limits, Metrics::new(), CurrentRuntime);
+        let pay = guard.operation("pay").unwrap();
         pay.lookup(asked.answering(decided), Duration::from_millis(1))
     });
     let mut ids = Vec::new();
@@ -411,12 +416,11 @@ async fn two_loops_at_once_do_no_harm() {
 #[cfg(feature = "sqlite")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_on_one_file_do_no_harm() {
-    use semel::store::sqlite::SqliteStore;
+    use crate::sqlite_support::open_among_others;
     let place = crate::sqlite_support::place();
-    let stores =
-        [SqliteStore::open(&place.path).await.unwrap(), SqliteStore::open(&place.path).await.unwrap()];
+    let stores = [open_among_others(&place.path).await, open_among_others(&place.path).await];
     let (ids, _) = two_loops(stores, 60).await;
-    let store = SqliteStore::open(&place.path).await.unwrap();
+    let store = open_among_others(&place.path).await;
     for id in ids {
         let record = store.get(id).await.unwrap().unwrap();
         assert!(matches!(record.head.state, State::Completed | State::FailedRetryable));

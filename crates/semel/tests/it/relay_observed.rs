@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel::observe::names;
 use semel::outbox::Event;
@@ -115,7 +115,9 @@ async fn relayed_late(metrics: Option<&RelayMetrics>, oldest: Option<Duration>) 
 #[tokio::test]
 async fn a_relay_counts_what_became_of_its_events() {
     let metrics = RelayMetrics::new();
-    assert_eq!(relayed(Some(&metrics)).await, 1, "asked once at the start, and not again within seconds");
+    let (begun, asked) = (Instant::now(), relayed(Some(&metrics)).await);
+    let most = 1 + begun.elapsed().as_secs() as usize / 3;
+    assert!((1..=most).contains(&asked), "{asked} times: once at the start, and not again within seconds");
     let text = metrics.render();
     for line in [
         "semel_relay_events_total{outcome=\"confirmed\"} 2",

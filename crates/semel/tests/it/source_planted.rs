@@ -67,7 +67,7 @@ const CAUGHT_BY: &[(Bug, &str)] = &[
     (Bug::CountsFromOne, "deliveries_are_counted"),
 ];
 
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(4);
 
 #[derive(Default)]
 struct World {

@@ -36,8 +36,8 @@ fn assert_each_once(claimed: &[(usize, u64)]) {
 async fn of_several_stores_one_gets_the_claim() {
     let place = place();
     // Opened at the same moment, and none of them was there before.
-    let stores = join_all((0..3).map(|_| SqliteStore::open(&place.path))).await;
-    let tasks = stores.into_iter().map(|store| tokio::spawn(claim_all(store.unwrap())));
+    let stores = join_all((0..3).map(|_| open_among_others(&place.path))).await;
+    let tasks = stores.into_iter().map(|store| tokio::spawn(claim_all(store)));
     let claimed: Vec<_> = join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect();
     assert_each_once(&claimed);
 }
@@ -75,7 +75,7 @@ fn one_of_several_processes() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         println!();
-        for (n, epoch) in claim_all(SqliteStore::open(path).await.unwrap()).await {
+        for (n, epoch) in claim_all(open_among_others(path.as_ref()).await).await {
             println!("claimed {n} {epoch}");
         }
     });

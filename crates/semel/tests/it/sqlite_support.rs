@@ -1,8 +1,9 @@
 //! Short names for what the SQLite tests do all the time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use semel::intent::fingerprint::Fingerprint;
 use semel::store::sqlite::{SqliteOptions, SqliteStore};
@@ -21,6 +22,11 @@ pub(crate) fn place() -> Place {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("semel.db");
     Place { dir, path }
+}
+
+/// The file among several who write, where nobody is to give up the wait for a turn.
+pub(crate) async fn open_among_others(path: &Path) -> SqliteStore {
+    SqliteStore::options().busy_timeout(Duration::from_secs(120)).open(path).await.unwrap()
 }
 
 /// A clock that stands until it is set.

@@ -33,7 +33,7 @@ struct Service {
 
 impl Service {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = testkit::scratch::directory();
         let path = directory.path().join("app.db");
         let db = Connection::open(&path).unwrap();
         db.pragma_update(None, "journal_mode", "wal").unwrap();
@@ -70,6 +70,7 @@ impl Service {
 
 fn pay(path: &Path, claim: &ClaimHandle, body: &[u8], fate: Fate) -> Response<Body> {
     let mut db = Connection::open(path).unwrap();
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     let text = String::from_utf8(body.to_vec()).unwrap();
     let paid = claim.once_now(&tx, |tx| {
