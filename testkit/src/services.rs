@@ -50,3 +50,4 @@ pub use error::{Error, Result};
 pub use install::{install, install_packages};
 pub use instance::{Condition, Status, Up, down, root, status, up};
 pub use pooler::Pooler;
+pub use ports::spare_port;

@@ -75,7 +75,7 @@ async fn consume(args: &[&str]) -> Result<String, Wrong> {
         }
         "nats" => {
             // Who works slowly has to keep what it has in time, also on a busy machine.
-            let wait = Duration::from_secs(if slow { 5 } else { 2 });
+            let wait = Duration::from_secs(if slow { 5 } else { 4 });
             let source = NatsSource::options(url, queue, queue).ack_wait(wait);
             bring(source.open()?, table, how, &tables).await
         }

@@ -101,8 +101,10 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
     }
     let consumer: BaseConsumer = consumer.create()?;
     consumer.subscribe(&[input])?;
-    let producer: BaseProducer =
-        config().set("transactional.id", format!("{group}-{name}-wrong")).create()?;
+    let producer: BaseProducer = config()
+        .set("transactional.id", format!("{group}-{name}-wrong"))
+        .set("transaction.timeout.ms", "600000")
+        .create()?;
     producer.init_transactions(PATIENCE)?;
     loop {
         let mut taken = Vec::new();
@@ -140,5 +142,6 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
         }
         point(BEFORE_SINK_COMMIT);
         producer.commit_transaction(PATIENCE)?;
+        println!("committed");
     }
 }

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::world::{Maria, Postgres};
 
 /// Nothing here takes this long on a machine that works.
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(120);
 
 enum Server {
     Postgres(Postgres),
@@ -59,7 +59,7 @@ impl Place {
     }
 
     pub async fn sqlite() -> Option<Self> {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = testkit::scratch::directory();
         let path = directory.path().join("app.db");
         let db = Connection::open(&path).unwrap();
         db.execute_batch(inbox::schema(Dialect::Sqlite)).unwrap();

@@ -100,6 +100,10 @@ pub async fn zombie(how: &str, point: &str) -> Option<Vec<String>> {
         scene.behind_at_most(0).await;
         stop(asleep);
     } else {
+        // One before it fell asleep, and the one with which it woke up.
+        for _ in 0..2 {
+            while asleep.next_line(SOON).unwrap() != "committed" {}
+        }
         asleep.kill().unwrap();
     }
     Some(scene.judge().await)

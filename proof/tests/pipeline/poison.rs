@@ -18,7 +18,8 @@ use crate::scene::{Scene, made_of};
 
 fn source(scene: &Scene) -> semel::source::kafka::KafkaSourceOptions {
     let source = KafkaSource::options(&scene.brokers, &scene.name).topics(&[&scene.input()]);
-    source.session(Duration::from_secs(6)).max_poll_interval(Duration::from_secs(6))
+    let source = source.session(Duration::from_secs(6)).max_poll_interval(Duration::from_secs(6));
+    source.set("heartbeat.interval.ms", "300").unwrap()
 }
 
 fn options() -> PipelineOptions {

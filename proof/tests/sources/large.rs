@@ -14,7 +14,7 @@ use crate::nats::JetStream;
 use crate::quorum::kept;
 use crate::rabbitmq::{Queue, Quorum};
 use crate::redis_stream::RedisStream;
-use crate::scene::{Broker, Scene, stop};
+use crate::scene::{Broker, Scene};
 use crate::sqs::Fifo;
 use crate::{SOON, messages, rounds};
 
@@ -84,7 +84,9 @@ impl<B: Broker> Play<B> {
         if let Some(mut guest) = guest {
             self.happened.joined += 1;
             if round % 8 == 1 {
-                stop(guest);
+                guest.terminate().unwrap();
+                // Who cannot give back all that it has in time says so: that comes again.
+                guest.wait(SOON).unwrap();
                 self.happened.left_in_order += 1;
             } else {
                 assert_eq!(guest.kill().unwrap().signal(), Some(9), "{:?}", guest.wait(SOON));

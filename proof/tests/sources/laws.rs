@@ -14,9 +14,12 @@ use crate::taken::{all, places, receive};
 const WAIT: Duration = Duration::from_millis(200);
 
 fn open(scene: &Scene<Kafka>) -> KafkaSource {
+    open_with(scene, Duration::from_secs(6))
+}
+
+fn open_with(scene: &Scene<Kafka>, poll_max: Duration) -> KafkaSource {
     let options = KafkaSource::options(&scene.broker.brokers, &scene.name).topics(&[&scene.name]);
-    let shortest = Duration::from_secs(6);
-    let options = options.session(shortest).max_poll_interval(shortest);
+    let options = options.session(Duration::from_secs(6)).max_poll_interval(poll_max);
     options.set("heartbeat.interval.ms", "300").unwrap().open().unwrap()
 }
 
@@ -101,7 +104,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     let rest = receive(&mut source, 30).await;
     assert!(rest.iter().all(|delivery| came.iter().all(|given| given.place != delivery.place)));
     // Silent for too long: the group goes on without it.
-    tokio::time::sleep(Duration::from_secs(7)).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
     let until = Instant::now() + SOON;
     let (mut lost, mut again) = (Vec::new(), Vec::new());
     while lost.len() < 40 || again.len() < 40 {
@@ -123,10 +126,11 @@ async fn who_gives_up_a_partition_has_committed_what_is_done() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     scene.publish(60).await;
-    let mut first = open(&scene);
+    let patient = Duration::from_secs(60);
+    let mut first = open_with(&scene, patient);
     let came = receive(&mut first, 80).await;
     // The second one asks for partitions, and the first one does not hear of it yet.
-    let mut second = open(&scene);
+    let mut second = open_with(&scene, patient);
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) {
         assert!(second.receive(100, WAIT).await.unwrap().is_empty());

@@ -12,9 +12,9 @@ async fn partitions_move_and_each_message_has_its_effect_once() {
     let Some(mut scene) = Scene::<Kafka>::new(kafka.url()).await else { return };
     let stays = scene.worker("right", "-", None);
     for round in 0..rounds(2) {
+        let so_far = scene.effects().await;
         scene.publish(400).await;
         let guest = scene.worker("right", "-", None);
-        let so_far = scene.effects().await;
         scene.reach(so_far + 100).await;
         scene.publish(400).await;
         scene.reach(so_far + 300 + fastrand::usize(0..200)).await;

@@ -66,6 +66,8 @@ async fn what_a_quorum_queue_hears_before_its_effect_is_caught() {
     worker.wait_for_point(SOON).unwrap();
     // An acknowledgement has no answer. Only when it is in the queue's log does the queue keep its word over the kill.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    // A message that is confirmed is in the log behind it.
+    scene.publish(1).await;
     broker.restart().unwrap();
     worker.kill().unwrap();
     scene.publish(100).await;

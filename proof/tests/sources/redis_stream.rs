@@ -135,17 +135,33 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
-    let Some(redis) = require(Service::Redis) else { return };
-    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    // A machine that stands still for as long cannot keep anything: what is wrong is wrong each time.
+    for chance in 1..=3 {
+        if is_kept(chance == 3).await {
+            return;
+        }
+    }
+}
+
+/// Whether it was judged.
+async fn is_kept(last: bool) -> bool {
+    let Some(redis) = require(Service::Redis) else { return true };
+    let Some(mut scene) = Scene::<RedisStream>::new(redis.url()).await else { return true };
     scene.publish(30).await;
     let (mut one, mut other) = (open(redis.url(), &scene, "one"), open(redis.url(), &scene, "other"));
+    let mut kept = Instant::now();
     let came = receive(&mut one, 40).await;
     let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
     let begun = Instant::now();
     while begun.elapsed() < SILENCE * 3 {
-        assert!(other.receive(100, one.keep_in()).await.unwrap().is_empty(), "it was kept");
+        let to_other = other.receive(100, one.keep_in()).await.unwrap();
         one.keep(&held).await.unwrap();
-        assert!(one.lost().is_empty());
+        if kept.elapsed() > SILENCE * 2 / 3 && !last {
+            scene.end().await;
+            return false;
+        }
+        kept = Instant::now();
+        assert!(to_other.is_empty() && one.lost().is_empty(), "it was kept");
     }
     // Silent for too long: another has them, and what the first one says of them does nothing.
     tokio::time::sleep(SILENCE).await;
@@ -163,6 +179,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     one.leave().await.unwrap();
     other.leave().await.unwrap();
     scene.end().await;
+    true
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,14 @@ pub(super) fn choose(checkout: &Path, slot: u16, count: usize) -> Option<Vec<u16
     (ports.len() == count).then_some(ports)
 }
 
+/// A port for a server of a test's own that starts later, or goes away and comes back: free now, and given to nobody who
+/// asks for any port.
+pub fn spare_port() -> u16 {
+    const SPARE: std::ops::Range<u16> = 12_000..20_000;
+    let port = std::iter::repeat_with(|| fastrand::u16(SPARE)).take(1_000).find(|port| is_free(*port));
+    port.expect("a free port below 20,000")
+}
+
 /// Whether we could listen on this port now.
 pub(super) fn is_free(port: u16) -> bool {
     TcpListener::bind(("127.0.0.1", port)).is_ok()
@@ -48,6 +56,12 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spare_port_is_free_and_nobody_else_s() {
+        let port = spare_port();
+        assert!(port < FIRST && TcpListener::bind(("127.0.0.1", port)).is_ok());
+    }
 
     #[test]
     fn chosen_ports_are_distinct_free_and_below_the_ephemeral_range() {

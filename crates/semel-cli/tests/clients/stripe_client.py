@@ -22,7 +22,7 @@ class Counting(stripe.RequestsClient):
 
 stripe.api_key = "sk_test_semel"
 stripe.api_base = stripe.upload_api_base = sys.argv[1]
-stripe.max_network_retries = 2
+stripe.max_network_retries = 5
 stripe.enable_telemetry = False
 client = stripe.default_http_client = Counting(timeout=20)
 

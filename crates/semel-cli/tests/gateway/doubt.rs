@@ -86,9 +86,7 @@ fn a_service_that_takes_too_long_is_in_doubt_too() {
 #[test]
 fn what_was_never_sent_did_not_happen() {
     let place = Place::new();
-    let upstream = Upstream::start();
-    let addr = upstream.addr;
-    drop(upstream);
+    let addr = SocketAddr::from(([127, 0, 0, 1], testkit::services::spare_port()));
     let gateway = place.start_before(&format!("http://{addr}"), &["--single-tenant"], "", None);
     let down = gateway.post("/pay", "k-1", "x");
     assert_eq!(told(&down), (502, "GATEWAY_UPSTREAM_UNREACHABLE"));
@@ -137,7 +135,7 @@ fn a_lookup_that_finds_it_settles_it() {
 
 #[test]
 fn a_lookup_that_finds_nothing_lets_it_run_again() {
-    let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"3s\"\n\
+    let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"8s\"\n\
                   [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
     // It stands at the gate and has not happened yet.

@@ -57,7 +57,8 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     pub(crate) fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // It goes away and comes back: a port that nobody is given meanwhile.
+        let listener = TcpListener::bind(("127.0.0.1", testkit::services::spare_port())).unwrap();
         let address = listener.local_addr().unwrap();
         let judge: Arc<Mutex<Judge>> = Arc::new(Mutex::new(Box::new(|_| Does::Work(204))));
         let (seen, down) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());

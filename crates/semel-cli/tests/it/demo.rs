@@ -81,11 +81,10 @@ fn it_stays_to_be_tried_until_it_is_told_to_end() {
     let said: Vec<String> = lines.by_ref().take_while(|line| line != "Ctrl-C ends it.").collect();
     assert_eq!(said.iter().filter(|line| line.contains("curl -i http://127.0.0.1:")).count(), 2, "{said:?}");
 
-    let [first, again] = [(); 2].map(|()| pay(&gateway));
-    assert!(
-        first.starts_with("HTTP/1.1 201 Created\r\n") && !first.contains("idempotency-replayed"),
-        "{first}"
-    );
+    // The demo's gateway gives an answer a quarter of a second, which a busy machine may need: then it is in doubt.
+    let payments = (0..20).map(|n| [(); 2].map(|()| pay(&gateway, &format!("order-{n}"))));
+    let [first, again] = payments.into_iter().find(|[first, _]| first.starts_with("HTTP/1.1 201 ")).unwrap();
+    assert!(!first.contains("idempotency-replayed"), "{first}");
     assert!(again.contains("idempotency-replayed: true"), "{again}");
     assert_eq!(first.split("\r\n\r\n").nth(1), again.split("\r\n\r\n").nth(1));
 
@@ -101,6 +100,7 @@ fn at_the_reference_service_each_payment_is_booked_exactly_once_although_it_is_k
     use testkit::services::{Service, require};
     let (Some(postgres), Some(redis)) = (require(Service::Postgres), require(Service::Redis)) else { return };
     let _one = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    drop_schemas(postgres.url());
     let flags = ["--seed", "3", "--store", postgres.url(), "--cache", redis.url()];
     let ran = semel(&[&SMALL[..], &flags].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
@@ -128,6 +128,7 @@ fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
     let Some(postgres) = require(Service::Postgres) else { return };
     let _one = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let url = postgres.url();
+    drop_schemas(url);
     let small = ["demo", "--intents", "10", "--sends", "10", "--tasks", "2", "--store", url];
     let next = |more: &[&str]| {
         let ran = semel(&[&small[..], more].concat());
@@ -144,17 +145,36 @@ fn schemas_of_a_killed_demo_are_removed_by_the_next_one() {
     living.kill().unwrap();
     living.wait().unwrap();
     assert_eq!(schemas(url), 2, "nobody could take them away");
+    wait_for_locks(url);
     let said = next(&["--keep"]);
     assert_eq!((schemas(url), said.matches("of a killed demo").count()), (2, 2), "{said}");
 
     let said = next(&[]);
     assert_eq!((schemas(url), said.contains("of a killed demo")), (2, false), "kept: {said}");
+    drop_schemas(url);
+    assert_eq!(schemas(url), 0);
+}
+
+/// Also what an earlier run left that did not end well.
+fn drop_schemas(url: &str) {
     let drop = "DO $$ DECLARE name text; BEGIN
         FOR name IN SELECT nspname FROM pg_namespace WHERE nspname LIKE 'semel\\_demo\\_%' LOOP
             EXECUTE 'DROP SCHEMA ' || name || ' CASCADE';
         END LOOP; END $$";
     on_server(url, async |client| client.batch_execute(drop).await.unwrap());
-    assert_eq!(schemas(url), 0);
+}
+
+/// Waits until the server has noticed that the owners of all schemas are gone.
+fn wait_for_locks(url: &str) {
+    let held = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'semel\\_demo\\_%'
+                AND NOT pg_try_advisory_xact_lock(hashtextextended(nspname::text, 7075))";
+    for _ in 0..3_000 {
+        if on_server(url, async |client| client.query_one(held, &[]).await.unwrap().get::<_, i64>(0)) == 0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    panic!("somebody still has a schema's lock");
 }
 
 /// How many schemas of demos there are.
@@ -193,12 +213,12 @@ fn servers_are_named_by_flags_and_only_postgres_has_books() {
     assert_eq!(ran.code, 0, "{ran:?}");
 }
 
-fn pay(gateway: &str) -> String {
+fn pay(gateway: &str, key: &str) -> String {
     let mut stream = TcpStream::connect(gateway).unwrap();
     let body = r#"{"amount": 4200}"#;
     write!(
         stream,
-        "POST /payments HTTP/1.1\r\nHost: {gateway}\r\nIdempotency-Key: order-1001\r\nContent-Type: \
+        "POST /payments HTTP/1.1\r\nHost: {gateway}\r\nIdempotency-Key: {key}\r\nContent-Type: \
          application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )

@@ -24,8 +24,7 @@ impl Redis {
         if Command::new("redis-server").arg("--version").output().is_err() {
             testkit::services::install_packages(&["redis-server".to_owned()]).unwrap();
         }
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Self::start_at(port, args)
+        Self::start_at(testkit::services::spare_port(), args)
     }
 
     pub(crate) fn start_at(port: u16, args: &[&str]) -> Self {

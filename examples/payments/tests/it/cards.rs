@@ -2,16 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use semel::crash;
 use tempfile::TempDir;
 
 use crate::client::{self, Answer};
 use crate::database::Database;
-use crate::service::{PATIENCE, Service};
-
-const IN_PROGRESS: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
+use crate::service::{PATIENCE, Service, known};
 
 struct Cards {
     _directory: TempDir,
@@ -20,7 +17,7 @@ struct Cards {
 
 impl Cards {
     fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = testkit::scratch::directory();
         let path = directory.path().join("cards");
         Self { _directory: directory, path }
     }
@@ -40,17 +37,8 @@ fn charges(path: &Path) -> Vec<i64> {
     text.lines().map(|line| line.split(' ').nth(1).unwrap().parse().unwrap()).collect()
 }
 
-/// Asks until it is not told "in progress": a dead owner's lease has to end.
 fn settled(service: &Service, key: &str, amount: i64) -> Answer {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let answer = client::pay_by_card(service.address, key, amount).unwrap();
-        if answer.body["code"] != IN_PROGRESS {
-            return answer;
-        }
-        assert!(Instant::now() < until, "it is in progress for ever");
-        thread::sleep(Duration::from_millis(50));
-    }
+    known(|| client::pay_by_card(service.address, key, amount).unwrap())
 }
 
 #[test]

@@ -23,7 +23,7 @@ impl Database {
     }
 
     pub(crate) fn sqlite() -> Self {
-        Self::Sqlite(tempfile::tempdir().unwrap())
+        Self::Sqlite(testkit::scratch::directory())
     }
 
     pub(crate) fn postgres() -> Option<Self> {

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use testkit::child::Child;
 
@@ -15,6 +16,22 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Service {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
+}
+
+const IN_PROGRESS: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
+
+/// Asks until it is not told "in progress": a dead owner's lease has to end, or a commit takes longer than a duplicate
+/// waits.
+pub(crate) fn known(ask: impl Fn() -> Answer) -> Answer {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask();
+        if answer.body["code"] != IN_PROGRESS {
+            return answer;
+        }
+        assert!(Instant::now() < until, "it is in progress for ever");
+        thread::sleep(Duration::from_millis(50));
+    }
 }
 
 impl Service {
