@@ -22,6 +22,9 @@ pub const CRASH_POINT_LINE: &str = "semel-crash-point ";
 /// Lines kept of each of a child's two outputs; older ones are dropped.
 pub const LINES_MAX: usize = 10_000;
 
+/// How long the pipes of a child that has ended are read on, where somebody else holds them open.
+const PIPES_MAX: Duration = Duration::from_secs(30);
+
 /// A child process under the control of a test. Killed when dropped.
 #[derive(Debug)]
 pub struct Child {
@@ -157,8 +160,8 @@ impl Child {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A grandchild may hold the pipes open; what the child itself wrote is there by then.
-        let grace = Instant::now() + Duration::from_secs(2);
+        // A grandchild may hold the pipes open; what the child itself wrote is read by then.
+        let grace = Instant::now() + PIPES_MAX;
         self.stdout.wait_closed(grace);
         self.stderr.wait_closed(grace);
         Ok(Finished { status, stdout: self.stdout.all(), stderr: self.stderr.all() })

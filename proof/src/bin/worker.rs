@@ -2,13 +2,14 @@
 //!
 //! `worker once STORE LEDGER EFFECT LEASE_MS KEY` makes one call and says on stdout what it got.
 //! `worker bare LEDGER KEY` does the same work without a guard: what the judge has to catch.
-//! `worker load STORE LEDGER LEASE_MS SEED` makes calls until SIGTERM, drains, and says so.
+//! `worker load STORE LEDGER LEASE_MS SEED BEGAN_MS` makes calls until SIGTERM, drains, and says so. When the load
+//! began, in ms since 1970, is the same for all its processes.
 //!
 //! The effect appends its downstream key to the ledger and fsyncs: what the ledger says happened, happened.
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use semel::guard::Guarded;
 use semel::store::sqlite::SqliteStore;
@@ -17,8 +18,10 @@ use testkit::ledger::Ledger;
 use tokio::signal::unix::{SignalKind, signal};
 
 const DRAIN: Duration = Duration::from_secs(60);
-/// Intents the load is spread over: few enough that most calls meet a duplicate.
-const INTENTS: u64 = 400;
+/// A new intent this often, of which no process ever runs out.
+const BIRTH_MS: u128 = 20;
+/// Calls go mostly to intents as young as this, so that duplicates meet, also in different processes.
+const YOUNG: u64 = 25;
 const TASKS: u64 = 16;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
@@ -30,7 +33,9 @@ async fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["once", store, ledger, effect, lease_ms, key] => once(store, ledger, effect, lease_ms, key).await,
         ["bare", ledger, key] => bare(ledger, key),
-        ["load", store, ledger, lease_ms, seed] => load(store, ledger, lease_ms, seed).await,
+        ["load", store, ledger, lease_ms, seed, began_ms] => {
+            load(store, ledger, lease_ms, seed, began_ms).await
+        }
         _ => Err("usage: worker once|load …".into()),
     };
     match done {
@@ -90,18 +95,18 @@ fn told(result: Result<(bool, bool), OnceError>) -> &'static str {
     }
 }
 
-/// Calls from many tasks over a few hundred intents, so that duplicates meet, until SIGTERM.
-async fn load(store: &str, ledger: &str, lease_ms: &str, seed: &str) -> Result<(), Failed> {
+/// Calls from many tasks over few intents at a time, until SIGTERM.
+async fn load(store: &str, ledger: &str, lease_ms: &str, seed: &str, began_ms: &str) -> Result<(), Failed> {
     let pay = guarded(store, "opaque", lease_ms).await?;
     let ledger = Arc::new(Ledger::open(ledger)?);
-    let seed: u64 = seed.parse()?;
+    let (seed, began_ms): (u64, u128) = (seed.parse()?, began_ms.parse()?);
     let mut term = signal(SignalKind::terminate())?;
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let (pay, ledger) = (pay.clone(), Arc::clone(&ledger));
             tokio::spawn(async move {
                 let mut rng = fastrand::Rng::with_seed(seed.wrapping_mul(TASKS).wrapping_add(task));
-                while call(&pay, &ledger, &mut rng).await {}
+                while call(&pay, &ledger, &mut rng, began_ms).await {}
             })
         })
         .collect();
@@ -116,8 +121,18 @@ async fn load(store: &str, ledger: &str, lease_ms: &str, seed: &str) -> Result<(
 }
 
 /// One call; false when the guard takes no more.
-async fn call(pay: &Guarded<SqliteStore>, ledger: &Arc<Ledger>, rng: &mut fastrand::Rng) -> bool {
-    let name = format!("intent-{}", rng.u64(0..INTENTS));
+async fn call(
+    pay: &Guarded<SqliteStore>,
+    ledger: &Arc<Ledger>,
+    rng: &mut fastrand::Rng,
+    began_ms: u128,
+) -> bool {
+    let now_ms = UNIX_EPOCH.elapsed().map_or(began_ms, |since| since.as_millis());
+    let age = now_ms.saturating_sub(began_ms) / BIRTH_MS;
+    let born = u64::try_from(age).unwrap_or(u64::MAX).saturating_add(1);
+    // Some go to any there ever was: what a killed process left is asked for again.
+    let oldest = if rng.u8(0..4) == 0 { 0 } else { born.saturating_sub(YOUNG) };
+    let name = format!("intent-{}", rng.u64(oldest..born));
     let (Ok(scope), Ok(key)) = (Scope::tenant("acme"), Key::new(name)) else { return false };
     let (ledger, pause) = (Arc::clone(ledger), Duration::from_micros(rng.u64(0..20_000)));
     let call = pay.once(&scope, &key, &("EUR", 42), move |attempt| async move {

@@ -20,9 +20,11 @@ pub struct Told {
 /// Answers, by what they mean to the judge.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
-    /// It is done, with this receipt.
+    /// It is done, with this receipt, and the store has it.
     Done(String),
-    /// The same, and nothing ran for this call.
+    /// It is done, with this receipt, and the store is still to have it.
+    Unstored(String),
+    /// It is done, with this receipt, and nothing ran for this call.
     Replayed(String),
     /// Nobody knows; it is held.
     Held,
@@ -42,7 +44,7 @@ impl What {
     /// The receipt, where it is done.
     pub fn receipt(&self) -> Option<&str> {
         match self {
-            Self::Done(receipt) | Self::Replayed(receipt) => Some(receipt),
+            Self::Done(receipt) | Self::Unstored(receipt) | Self::Replayed(receipt) => Some(receipt),
             _ => None,
         }
     }
@@ -64,6 +66,7 @@ impl What {
     fn words(&self) -> (&'static str, &str) {
         match self {
             Self::Done(receipt) => ("done", receipt),
+            Self::Unstored(receipt) => ("unstored", receipt),
             Self::Replayed(receipt) => ("replayed", receipt),
             Self::Held => ("held", ""),
             Self::Settling => ("settling", ""),
@@ -106,6 +109,7 @@ fn told(line: &str) -> Option<Told> {
     let (key, word, more) = (words.next()?, words.next()?, words.next()?.to_owned());
     let what = match word {
         "done" => What::Done(more),
+        "unstored" => What::Unstored(more),
         "replayed" => What::Replayed(more),
         "held" => What::Held,
         "settling" => What::Settling,

@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use semel::State;
-use semel::store::Store;
+use semel::store::{Store, StoreError};
+use tokio::time::Instant;
 
 use super::answers::{Answers, Told, What};
 use super::party::{Kind, Party, intent_of, key_of, receipt_of};
 use super::{Downstream, Failed};
+
+/// A store that is there answers within this.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether intents may be left uncertain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +85,7 @@ pub async fn judge(party: &Party, intents: usize, doubt: Doubt) -> Result<Judgem
         match what {
             What::Unavailable => found.unavailable += 1,
             What::Lost => found.lost += 1,
-            What::Done(_) | What::Replayed(_) => found.done += 1,
+            What::Done(_) | What::Unstored(_) | What::Replayed(_) => found.done += 1,
             _ => {}
         }
         told.entry(key).or_default().push(what);
@@ -126,6 +131,19 @@ fn compare(key: &str, receipts: &[String], heard: &[What], objections: &mut Vec<
     }
 }
 
+/// Asks until the store answers: its bounds may be short, and the machine busy.
+async fn at_last<T>(ask: impl AsyncFn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    let began = Instant::now();
+    loop {
+        match ask().await {
+            Err(error) if error.may_retry() && began.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// The store against both.
 async fn against_store(
     party: &Party,
@@ -136,8 +154,9 @@ async fn against_store(
     found: &mut Judgement,
 ) -> Result<(), Failed> {
     let (key, store) = (key_of(number), party.store());
-    let record = store.get(intent_of(number)?.id()).await?;
-    let now = store.now().await?;
+    let id = intent_of(number)?.id();
+    let record = at_last(async || store.get(id).await).await?;
+    let now = at_last(async || store.now().await).await?;
     let state = record.as_ref().and_then(|record| record.state_at(now));
     let answered = heard.iter().any(|what| what.receipt().is_some());
     let objection = match state {
@@ -150,7 +169,9 @@ async fn against_store(
             let count =
                 if receipts.is_empty() { &mut found.uncertain_never } else { &mut found.uncertain_happened };
             *count += 1;
-            if answered {
+            // Whoever brings an outcome later than it answers may die in between.
+            let known = heard.iter().any(|what| matches!(what, What::Done(_) | What::Replayed(_)));
+            if known || (answered && doubt == Doubt::None) {
                 Some("told done, and the store does not know it".to_owned())
             } else if Kind::of(number) != Kind::Opaque {
                 Some(format!("{:?} is left uncertain: it can be run again or looked up", Kind::of(number)))

@@ -14,8 +14,10 @@ use semel::{
 use super::answers::{Answers, What};
 use super::{Downstream, Failed, Settings};
 
-/// Work takes at most about this long; a lookup waits for longer before it believes "not found".
+/// Work takes at most about this long, unless its process stands still.
 const WORK_MS_MAX: u64 = 25;
+/// How long a lookup waits before it believes "not found": longer than a busy machine lets a process stand still.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// What protects an intent of the load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +87,7 @@ impl Party {
                     let wait = InFlight::Wait(Duration::from_millis(200));
                     operation.effect(Effect::Keyed)?.in_flight(wait)?
                 }
-                Kind::Asked => operation.lookup(lookup(downstream.clone()), Duration::from_millis(500)),
+                Kind::Asked => operation.lookup(lookup(downstream.clone()), SETTLE),
             })
         };
         let operations = [operation(Kind::Opaque)?, operation(Kind::Keyed)?, operation(Kind::Asked)?];
@@ -120,7 +122,8 @@ impl Party {
                 let receipt = receipt_of(&answer.outcome);
                 match (answer.ended, answer.replayed) {
                     (Ended::Completed, true) => What::Replayed(receipt),
-                    (Ended::Completed, false) => What::Done(receipt),
+                    (Ended::Completed, false) if answer.stored => What::Done(receipt),
+                    (Ended::Completed, false) => What::Unstored(receipt),
                     (ended, _) => What::Wrong(format!("ended {ended:?}: {receipt}")),
                 }
             }

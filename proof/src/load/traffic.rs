@@ -97,7 +97,9 @@ pub async fn ask_again(party: &Party, number: usize, until: Instant) -> Result<(
     loop {
         let what = party.call(number).await?;
         match what {
-            What::Done(_) | What::Replayed(_) | What::Held | What::Wrong(_) => return Ok(()),
+            What::Done(_) | What::Unstored(_) | What::Replayed(_) | What::Held | What::Wrong(_) => {
+                return Ok(());
+            }
             _ if Instant::now() >= until => return Err(format!("intent {number} is still {what:?}").into()),
             _ => tokio::time::sleep(Duration::from_millis(100)).await,
         }

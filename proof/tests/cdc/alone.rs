@@ -73,7 +73,7 @@ async fn a_slot_whose_log_was_thrown_away_is_made_anew_and_nothing_is_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_on_its_way_for_longer_than_the_server_waits_keeps_its_connection() {
     let Some(mut server) = alone(Service::Postgres) else { return };
-    server.restart_with(&["-c", "wal_sender_timeout=4s"]).unwrap();
+    server.restart_with(&["-c", "wal_sender_timeout=12s"]).unwrap();
     let world = World::on(server.url()).await;
     let sink = TestSink::default();
     let outbox = world.options().lease(Duration::from_secs(30)).batch_max(1, 1 << 20).open().await.unwrap();
@@ -83,7 +83,7 @@ async fn a_batch_on_its_way_for_longer_than_the_server_waits_keeps_its_connectio
     sink.wait_for(1).await;
     until("it streams", async || world.slot("active_pid").await.is_some()).await;
     let pid = world.slot("active_pid").await;
-    sink.state().delay = Duration::from_secs(6);
+    sink.state().delay = Duration::from_secs(15);
     // More than fits into the sockets: the server waits for us to read while we wait for the sink.
     client
         .batch_execute("INSERT INTO semel_outbox (topic, type, key, payload) SELECT 't', 'made', 'big', decode(repeat('61', 500000), 'hex') FROM generate_series(1, 30)")

@@ -56,8 +56,11 @@ async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
         !client.query(&ask, &[]).await.unwrap().is_empty()
     };
     let xid = under_way(&first).await;
-    nothing(&mut source).await;
-    until("the first step", async || waited_for(&xid).await).await;
+    until("the first step", async || {
+        nothing(&mut source).await;
+        waited_for(&xid).await
+    })
+    .await;
     let xid = under_way(&second).await;
     first.batch_execute("COMMIT").await.unwrap();
     until("the second step", async || waited_for(&xid).await).await;

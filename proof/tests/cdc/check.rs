@@ -1,9 +1,9 @@
 //! What is said of a server before anything depends on it.
 
+use semel::relay::Source;
 use semel::relay::cdc::{CdcOutbox, Finding, Gravity, RoutedTable};
-use semel::relay::{Source, SourceError};
 
-use crate::world::{World, batch, insert, nothing};
+use crate::world::{World, batch, insert, nothing, refusal};
 
 fn of<'a>(findings: &'a [Finding], about: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.about == about).unwrap()
@@ -26,7 +26,7 @@ async fn what_is_right_and_what_is_not_is_told() {
     let findings = strict.check().await.unwrap();
     assert_eq!(of(&findings, "slot").gravity, Gravity::Error);
     assert!(of(&findings, "publication").says.starts_with("CREATE PUBLICATION"));
-    let refused = strict.source().next().await.unwrap_err();
+    let refused = refusal(&mut strict.source()).await;
     assert!(!refused.may_retry() && refused.to_string().contains("CREATE PUBLICATION"), "{refused}");
 
     // A publication of something else.
@@ -35,13 +35,9 @@ async fn what_is_right_and_what_is_not_is_told() {
     let sql = format!("CREATE TABLE other (n int); CREATE PUBLICATION {name} FOR TABLE other");
     client.batch_execute(&sql).await.unwrap();
     assert_eq!(of(&outbox.check().await.unwrap(), "publication").gravity, Gravity::Error);
-    let refused: SourceError = loop {
-        match outbox.source().next().await {
-            Err(error) => break error,
-            Ok(None) => {}
-            Ok(Some(batch)) => panic!("{batch:?}"),
-        }
-    };
+    // The one that was refused has died with its lease.
+    world.lease_over().await;
+    let refused = refusal(&mut outbox.source()).await;
     assert!(refused.to_string().contains("does not have the inserts"), "{refused}");
     world.end().await;
 }
@@ -93,13 +89,7 @@ async fn a_table_that_is_not_there_or_has_other_columns_is_named() {
         nothing(&mut source).await;
     }
     client.batch_execute("INSERT INTO orders VALUES (gen_random_uuid(), 'x')").await.unwrap();
-    let refused = loop {
-        match source.next().await {
-            Err(error) => break error,
-            Ok(None) => {}
-            Ok(Some(batch)) => panic!("{batch:?}"),
-        }
-    };
+    let refused = refusal(&mut source).await;
     assert!(refused.to_string().contains("has no column aggregatetype"), "{refused}");
     assert!(!refused.may_retry());
     source.leave().await.unwrap();

@@ -64,6 +64,7 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
         source.keep().await.unwrap();
     }
     drop(source);
+    world.lease_over().await;
     client.batch_execute(&insert("a", "2")).await.unwrap();
     let mut source = outbox.source();
     while told.last().is_none_or(|last| last != "2") {

@@ -86,8 +86,8 @@ async fn round(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let client = world.connect().await;
     let desk = PostgresOutbox::open(&world.url()).await.unwrap();
-    let options = world.options().batch_max(5, 1 << 20).lease(Duration::from_millis(300));
-    let outbox = options.retry_after(Duration::from_millis(30)).open().await.unwrap();
+    let options = world.options().batch_max(5, 1 << 20).retry_after(Duration::from_millis(30));
+    let outbox = options.clone().lease(Duration::from_millis(300)).open().await.unwrap();
     let broker = Broker::new();
     broker.state().chance = Some(rng.fork());
     let mut relays = vec![start(&outbox, &broker), start(&outbox, &broker)];
@@ -137,6 +137,13 @@ async fn round(seed: u64) {
         state.refused.clear();
         state.failing.clear();
     }
+    for relay in relays {
+        relay.stop.stop();
+        let _ = relay.task.await;
+    }
+    // At last with time to keep their lease.
+    let outbox = options.open().await.unwrap();
+    let relays = vec![start(&outbox, &broker), start(&outbox, &broker)];
     let (all, relays) = (appended.len(), Arc::new(tokio::sync::Mutex::new(relays)));
     until("everything is published", async || {
         desk.retry(None).await.unwrap();

@@ -6,7 +6,9 @@ use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Settled, Source};
 
 use crate::sink::TestSink;
-use crate::world::{Running, World, batch, connect, drained, drop_slot, insert, nothing, quick, until};
+use crate::world::{
+    LEASE, Running, World, batch, connect, drained, drop_slot, insert, nothing, quick, until,
+};
 
 fn numbers(until: u32) -> Vec<String> {
     (0..until).map(|n| n.to_string()).collect()
@@ -87,11 +89,12 @@ async fn a_publication_made_anew_is_survived() {
 async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
     let Some(world) = World::new().await else { return };
     fill(&world, 0..12).await;
-    let outbox = world.options().batch_max(4, 1 << 20).lease(Duration::from_secs(2)).open().await.unwrap();
+    let outbox = world.options().batch_max(4, 1 << 20).open().await.unwrap();
     let mut source = outbox.source();
     assert_eq!(drained(&mut source, 4).await, numbers(4));
     assert_eq!(batch(&mut source).await.events.len(), 4);
     drop(source);
+    world.lease_over().await;
     fill(&world, 12..16).await;
     let mut source = outbox.source();
     let told = drained(&mut source, 12).await;
@@ -104,8 +107,7 @@ async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
 async fn a_slot_that_holds_too_much_is_let_go_and_nothing_is_lost() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
-    // Long enough that nobody loses it while the log grows; the slot is looked at as often.
-    let options = world.options().lease(Duration::from_secs(5)).held_bytes_max(1 << 20);
+    let options = world.options().held_bytes_max(1 << 20);
     let mut source = options.open().await.unwrap().source();
     fill(&world, 0..2).await;
     drained(&mut source, 2).await;
@@ -140,7 +142,7 @@ async fn a_slot_that_holds_too_much_while_the_table_is_read_is_let_go_and_the_wa
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
     fill(&world, 0..4).await;
-    let options = world.options().lease(Duration::from_secs(5)).held_bytes_max(1 << 20).batch_max(1, 1 << 20);
+    let options = world.options().held_bytes_max(1 << 20).batch_max(1, 1 << 20);
     let mut source = options.open().await.unwrap().source();
     drained(&mut source, 1).await;
     // From the table, and the sink is down.
@@ -169,8 +171,7 @@ async fn a_slot_that_holds_too_much_while_the_table_is_read_is_let_go_and_the_wa
 async fn polling_and_reading_the_log_go_on_where_the_other_was() {
     let Some(world) = World::new().await else { return };
     let sink = TestSink::default();
-    let polling =
-        PostgresOutbox::options(&world.url()).unwrap().lease(Duration::from_secs(1)).open().await.unwrap();
+    let polling = PostgresOutbox::options(&world.url()).unwrap().lease(LEASE).open().await.unwrap();
     let relay = Running::start(polling.source(), &sink, quick());
     fill(&world, 0..10).await;
     sink.wait_for(10).await;
@@ -240,12 +241,13 @@ async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made
     fill(&world, 0..2).await;
     // Making a slot waits for it.
     held.batch_execute(&format!("BEGIN; {}", insert("b", "held"))).await.unwrap();
-    let outbox = world.options().lease(Duration::from_secs(2)).open().await.unwrap();
+    let outbox = world.outbox().await;
     let mut first = outbox.source();
     for _ in 0..5 {
         nothing(&mut first).await;
     }
     drop(first);
+    world.lease_over().await;
     let second = std::sync::Arc::new(tokio::sync::Mutex::new(outbox.source()));
     until("the second makes it", async || {
         nothing(&mut *second.lock().await).await;

@@ -105,6 +105,7 @@ async fn what_is_set_aside_is_set_aside_once_whatever_the_slot_repeats() {
     source.done(&[Settled::Confirmed]).await.unwrap();
     assert_eq!(parked(&desk).await, []);
     drop(source);
+    world.lease_over().await;
     fill(&world, &[("a", "a2")]).await;
     let mut source = outbox.source();
     // Not a1 again.

@@ -4,7 +4,7 @@ use semel::relay::cdc::{CdcOutbox, RoutedTable};
 use semel::relay::{Rebase, Settled, Source};
 
 use crate::sink::TestSink;
-use crate::world::{Running, World, batch, connect, drained, drop_slot, nothing, quick};
+use crate::world::{Running, World, batch, connect, drained, drop_slot, nothing, quick, refusal};
 
 const TABLE: &str = "CREATE TABLE outbox (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL,
@@ -141,17 +141,12 @@ async fn a_publication_that_names_partitions_instead_of_the_table_is_refused() {
         format!("{TABLE} PARTITION BY HASH (id); {parts} CREATE PUBLICATION {} FOR TABLE outbox", world.name);
     client.batch_execute(&sql).await.unwrap();
     let outbox = world.options().table(RoutedTable::debezium("outbox")).open().await.unwrap();
-    let refused = loop {
-        match outbox.source().next().await {
-            Err(error) => break error,
-            Ok(None) => {}
-            Ok(Some(batch)) => panic!("{batch:?}"),
-        }
-    };
+    let refused = refusal(&mut outbox.source()).await;
     assert!(refused.to_string().contains("does not have the inserts"), "{refused}");
     // With the root it is fine.
     let rooted = format!("ALTER PUBLICATION {} SET (publish_via_partition_root = true)", world.name);
     client.batch_execute(&rooted).await.unwrap();
+    world.lease_over().await;
     let mut source = outbox.source();
     while world.slot("confirmed_flush_lsn").await.is_none() {
         nothing(&mut source).await;

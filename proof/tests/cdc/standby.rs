@@ -5,15 +5,16 @@ use std::time::Duration;
 use semel::relay::{Settled, Source, SourceError};
 
 use crate::sink::TestSink;
-use crate::world::{Running, World, batch, insert, quick, texts};
+use crate::world::{Running, World, batch, insert, nothing, quick, texts};
 
-const LEASE: Duration = Duration::from_secs(2);
+/// One whose end is waited for.
+const SHORT: Duration = Duration::from_secs(8);
 
 #[tokio::test]
 async fn another_takes_over_from_one_that_dies_and_at_once_from_one_that_leaves() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
-    let outbox = world.options().lease(LEASE).open().await.unwrap();
+    let outbox = world.outbox().await;
     let sink = TestSink::default();
     let first = Running::start(outbox.source(), &sink, quick());
     client.batch_execute(&insert("a", "0")).await.unwrap();
@@ -26,6 +27,7 @@ async fn another_takes_over_from_one_that_dies_and_at_once_from_one_that_leaves(
     sink.wait_for(20).await;
     assert_eq!(sink.texts().len(), 20);
     first.kill().await;
+    world.lease_over().await;
     client.batch_execute(&insert("a", "20")).await.unwrap();
     sink.wait_for(21).await;
     second.stop().await;
@@ -40,12 +42,12 @@ async fn another_takes_over_from_one_that_dies_and_at_once_from_one_that_leaves(
 async fn one_that_slept_beyond_its_lease_sends_and_settles_nothing() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
-    let outbox = world.options().lease(LEASE).open().await.unwrap();
+    let outbox = world.options().lease(SHORT).open().await.unwrap();
     let (mut first, mut second) = (outbox.source(), outbox.source());
     client.batch_execute(&insert("a", "0")).await.unwrap();
     assert_eq!(texts(&batch(&mut first).await), ["0"]);
     assert!(first.holds());
-    assert!(second.next().await.unwrap().is_none());
+    nothing(&mut second).await;
     // It sleeps: nothing of it runs.
     assert_eq!(texts(&batch(&mut second).await), ["0"]);
     assert!(!first.holds() && second.holds());
@@ -57,7 +59,7 @@ async fn one_that_slept_beyond_its_lease_sends_and_settles_nothing() {
     second.done(&[Settled::Confirmed]).await.unwrap();
     client.batch_execute(&insert("a", "1")).await.unwrap();
     // Awake, it waits like any other.
-    assert!(first.next().await.unwrap().is_none());
+    nothing(&mut first).await;
     assert_eq!(texts(&batch(&mut second).await), ["1"]);
     second.leave().await.unwrap();
     world.end().await;

@@ -36,7 +36,7 @@ async fn open(service: Service) -> AnyStore {
 
 async fn open_tiered() -> AnyStore {
     let cache = require(Service::Redis).expect("it was there a moment ago");
-    let url = format!("{}?prefix=edge{:x}&timeout=5000", cache.url(), fastrand::u64(..));
+    let url = format!("{}?prefix=edge{:x}&timeout=30000", cache.url(), fastrand::u64(..));
     AnyStore::new(TieredStore::open(open(Service::Postgres).await, &url, &Metrics::new()).await.unwrap())
 }
 

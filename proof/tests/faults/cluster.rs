@@ -1,13 +1,12 @@
 //! A Redis Cluster of the test's own whose nodes die one by one.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use testkit::child::Child;
-use testkit::services::{Lease, Service, require};
+use testkit::services::{Lease, Service, require, spare_port};
 
 use crate::scene::PATIENCE;
 
@@ -30,10 +29,13 @@ impl Cluster {
     pub(crate) fn start() -> Option<Self> {
         let lease = require(Service::RedisCluster)?;
         let dir = TempDir::new().unwrap();
-        // All at once, so that no two are the same.
-        let listeners: Vec<_> = (0..6).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let ports: Vec<u16> = listeners.iter().map(|at| at.local_addr().unwrap().port()).collect();
-        drop(listeners);
+        let mut ports = Vec::new();
+        while ports.len() < 6 {
+            let port = spare_port();
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
         let node = |at: usize| {
             let dir = dir.path().join(at.to_string());
             std::fs::create_dir(&dir).unwrap();

@@ -32,11 +32,11 @@ async fn a_flushed_redis_is_closed_until_a_person_accepts_the_loss() {
         assert_eq!(Scene::told(&scene.party, number).await, What::Lost);
     }
     assert_eq!(charges(&scene), before, "something ran after the loss");
-    let as_a_service = place.url().replace("&create=yes", "");
+    let as_a_service = place.patient_url().replace("&create=yes", "");
     assert_eq!(open(&as_a_service).await.unwrap_err().kind(), ErrorKind::Lost);
 
     // A person looks, and goes on without what was forgotten.
-    let options = RedisStore::options(&place.url()).unwrap();
+    let options = RedisStore::options(&place.patient_url()).unwrap();
     assert!(options.accept_loss().await.unwrap().is_whole());
     // With time to answer: a call that is given up and asked again may meet itself.
     let patient = Settings { store_timeout: PATIENCE, ..Settings::default() };

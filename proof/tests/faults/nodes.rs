@@ -50,7 +50,7 @@ async fn a_part_is_lost(scene: &Scene, place: &Place, intents: usize, name: &str
     for number in 0..intents {
         match scene.party.call(number).await.unwrap() {
             What::Lost => lost.push(number),
-            What::Done(_) | What::Replayed(_) => whole += 1,
+            What::Done(_) | What::Unstored(_) | What::Replayed(_) => whole += 1,
             // Given back in the outage, or its finish is still on its way.
             What::InFlight | What::Settling | What::Held | What::Unavailable => {}
             wrong @ What::Wrong(_) => panic!("{wrong:?}"),
@@ -62,7 +62,7 @@ async fn a_part_is_lost(scene: &Scene, place: &Place, intents: usize, name: &str
         lost.len()
     );
     judge(&scene.party, intents, Doubt::Lost).await.unwrap().expect_clean();
-    let options = || RedisStore::options(&place.url()).unwrap();
+    let options = || RedisStore::options(&place.patient_url()).unwrap();
     let memory = options().memory().await.unwrap();
     assert!(memory.missing > 200 && memory.missing < 500, "{memory:?}");
     assert!(options().accept_loss().await.unwrap().is_whole());

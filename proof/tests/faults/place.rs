@@ -66,11 +66,15 @@ impl Place {
         open_at_last(&self.url()).await
     }
 
-    /// The same with time-outs that a busy machine keeps, for who is not to see them run out.
-    pub(crate) async fn patient_store(&self) -> AnyStore {
+    /// The store's URL with time-outs that a busy machine keeps, for who is not to see them run out.
+    pub(crate) fn patient_url(&self) -> String {
         let url = self.url().replace("timeout=1s", "timeout=30s");
-        let url = url.replace("timeout-ms=1000", "timeout-ms=30000").replace("timeout=1000", "timeout=30000");
-        open(&url).await.expect("the store opens")
+        url.replace("timeout-ms=1000", "timeout-ms=30000").replace("timeout=1000", "timeout=30000")
+    }
+
+    /// The store with those.
+    pub(crate) async fn patient_store(&self) -> AnyStore {
+        open(&self.patient_url()).await.expect("the store opens")
     }
 
     /// A statement beside the store.
@@ -128,9 +132,14 @@ pub(crate) async fn try_patient(url: &str) -> ::redis::RedisResult<::redis::aio:
 
 /// Opens, also where a busy machine is too slow for the short time-outs at first.
 pub(crate) async fn open_at_last(url: &str) -> AnyStore {
+    at_last(async || open(url).await).await
+}
+
+/// The same for a store that is opened in another way.
+pub(crate) async fn at_last<S>(open: impl AsyncFn() -> Result<S, StoreError>) -> S {
     let opening = async {
         loop {
-            match open(url).await {
+            match open().await {
                 Ok(store) => return store,
                 Err(error) => println!("not open yet: {error}"),
             }

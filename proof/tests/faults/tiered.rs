@@ -90,7 +90,7 @@ fn claim(number: usize) -> Claim {
 async fn the_database_is_restored_from_an_older_backup_behind_a_warm_cache() {
     let (Some(redis), Some(server)) = (require(Service::Redis), require(Service::Postgres)) else { return };
     let place = Place::on(Service::Postgres, server.url()).await;
-    let cache = format!("{}?prefix={}&timeout=5000", redis.url(), place.name());
+    let cache = format!("{}?prefix={}&timeout=30000", redis.url(), place.name());
     let scene = Scene::new(tiered(&place, &cache).await);
     let backup = scene.dir().join("backup.sql");
     let fault = async || blocking(|| back_up(server.url(), place.name(), &backup));
@@ -122,7 +122,7 @@ async fn the_database_is_restored_from_an_older_backup_behind_a_warm_cache() {
     assert!(remembered > 0, "the cache has none of {} that it should not be believed", forgotten.len());
     drop((old, authority));
     restore(&place, server.url(), &backup).await;
-    semel::store::new_lineage(&place.url()).await.unwrap();
+    semel::store::new_lineage(&place.patient_url()).await.unwrap();
     let store = tiered(&place, &cache).await;
     for number in &forgotten {
         // Whatever the cache has is of another database now: the authority never heard of it, and decides.
@@ -147,10 +147,10 @@ async fn a_new_lineage_is_seen_by_stores_that_are_open() {
     for service in [Service::Postgres, Service::Mariadb] {
         let Some(server) = require(service) else { return };
         let place = Place::on(service, server.url()).await;
-        let store = place.store().await;
+        let store = place.patient_store().await;
         let before = store.lineage().await.unwrap();
-        assert!(before.is_some() && before == place.store().await.lineage().await.unwrap());
-        let made = semel::store::new_lineage(&place.url()).await.unwrap();
+        assert!(before.is_some() && before == place.patient_store().await.lineage().await.unwrap());
+        let made = semel::store::new_lineage(&place.patient_url()).await.unwrap();
         assert_eq!(store.lineage().await.unwrap(), Some(made));
         assert_ne!(before, Some(made));
     }

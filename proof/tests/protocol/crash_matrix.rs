@@ -4,6 +4,9 @@ use semel::{State, crash};
 
 use crate::scene::{PATIENCE, Scene};
 
+/// Long enough that a retry started at once comes within it, also on a busy machine; and then it is waited for.
+const LEASE_MS: u64 = 15_000;
+
 /// What the design says of one point: the retry within the lease, the retry after it, and how often the
 /// effect has happened then (lines in the ledger, and different keys among them).
 struct Expected {
@@ -36,7 +39,7 @@ fn expected(effect: &str, point: &str) -> Expected {
 }
 
 fn kill_at(effect: &'static str, point: &'static str) {
-    let scene = Scene::new(effect);
+    let scene = Scene::with_lease(effect, LEASE_MS);
     let mut first = scene.start("k", Some(point));
     assert_eq!(first.wait_for_point(PATIENCE).unwrap(), point);
     first.kill().unwrap();

@@ -13,9 +13,15 @@ fn rounds() -> u64 {
 
 fn records(scene: &Scene) -> (Vec<Record>, semel::StoreTime) {
     scene.with_store(async |store| {
-        let page = store.list(Filter { limit: 1_000, ..Filter::default() }).await.unwrap();
-        assert!(page.next.is_none());
-        (page.records, page.now)
+        let (mut records, mut after) = (Vec::new(), None);
+        loop {
+            let page = store.list(Filter { after, ..Filter::default() }).await.unwrap();
+            records.extend(page.records);
+            if page.next.is_none() {
+                return (records, page.now);
+            }
+            after = page.next;
+        }
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use semel::store::sqlite::SqliteStore;
 use semel::store::{Record, Store};
@@ -13,17 +13,24 @@ use testkit::ledger::Entries;
 
 /// Nothing here takes this long unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Long enough that a retry started at once comes within it, also on a busy machine.
-pub const LEASE_MS: u64 = 8_000;
+/// Longer than a busy machine stands still. Most who use it wait for it to run out.
+const LEASE_MS: u64 = 8_000;
 
 pub struct Scene {
     directory: TempDir,
     effect: &'static str,
+    lease_ms: u64,
+    began_ms: u128,
 }
 
 impl Scene {
     pub fn new(effect: &'static str) -> Self {
-        Self { directory: testkit::scratch::directory(), effect }
+        Self::with_lease(effect, LEASE_MS)
+    }
+
+    pub fn with_lease(effect: &'static str, lease_ms: u64) -> Self {
+        let began_ms = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        Self { directory: testkit::scratch::directory(), effect, lease_ms, began_ms }
     }
 
     pub fn store_path(&self) -> PathBuf {
@@ -38,7 +45,7 @@ impl Scene {
     pub fn start(&self, key: &str, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
         command.arg("once").arg(self.store_path()).arg(self.ledger_path());
-        command.args([self.effect, &LEASE_MS.to_string(), key]);
+        command.args([self.effect, &self.lease_ms.to_string(), key]);
         Child::spawn(command, crash_at).unwrap()
     }
 
@@ -53,7 +60,7 @@ impl Scene {
     pub fn start_load(&self, seed: u64) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
         command.arg("load").arg(self.store_path()).arg(self.ledger_path());
-        command.args([LEASE_MS.to_string(), seed.to_string()]);
+        command.args([self.lease_ms.to_string(), seed.to_string(), self.began_ms.to_string()]);
         let mut child = Child::spawn(command, None).unwrap();
         assert_eq!(child.next_line(PATIENCE).unwrap(), "working");
         child

@@ -117,8 +117,7 @@ async fn looking_writes_nothing() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
     client.batch_execute(&insert("a", "1")).await.unwrap();
-    let outbox = world.options().lease(std::time::Duration::from_secs(60)).open().await.unwrap();
-    let mut source = outbox.source();
+    let mut source = world.outbox().await.source();
     assert_eq!(drained(&mut source).await, ["1"]);
     let rows = async || -> Vec<String> {
         let rows =

@@ -8,10 +8,10 @@ use semel::relay::{Settled, Source, SourceError};
 use testkit::proxy::{Fault, Proxy};
 
 use crate::sink::TestSink;
-use crate::world::{Postgres, Running, drained, insert, quick};
+use crate::world::{Postgres, Running, batch, drained, insert, quick, until};
 
-/// Two beats of it are longer than a busy machine takes for a commit.
-const LEASE: Duration = Duration::from_secs(3);
+/// One whose end is waited for. Two beats of it are longer than a busy machine takes for a commit.
+const LEASE: Duration = Duration::from_secs(8);
 
 /// Two believe to own everything: the first slept beyond its lease. Gives what the first one's word was worth, and what
 /// a third finds afterwards.
@@ -26,21 +26,21 @@ async fn split(world: &Postgres, edit: Option<fn(&str) -> String>) -> (Result<()
     }
     let outbox = options.open().await.unwrap();
     let (mut first, mut second) = (outbox.source(), outbox.source());
-    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    assert_eq!(batch(&mut first).await.events.len(), 1);
     assert!(first.holds());
-    tokio::time::sleep(LEASE * 2).await;
+    tokio::time::sleep(LEASE * 9 / 8).await;
     assert!(!first.holds());
     // And what is over is not renewed.
     let kept = first.keep().await;
     assert!(matches!(kept, Err(SourceError::Fenced)) && !first.holds(), "{kept:?}");
     // The second repeats what the first had begun, then writes down the next and is about to send it.
-    assert_eq!(second.next().await.unwrap().unwrap().events.len(), 1);
+    assert_eq!(batch(&mut second).await.events.len(), 1);
     second.done(&[Settled::Confirmed]).await.unwrap();
-    assert_eq!(second.next().await.unwrap().unwrap().events.len(), 1);
+    assert_eq!(batch(&mut second).await.events.len(), 1);
     let word = first.done(&[Settled::Confirmed]).await;
     // It dies before it does.
     drop(second);
-    tokio::time::sleep(LEASE * 2).await;
+    world.lease_over().await;
     (word, drained(&mut outbox.source()).await)
 }
 
@@ -56,8 +56,8 @@ async fn an_owner_of_yesterday_moves_nothing() {
 /// Gives what a relay may still do that kept nothing for longer than its lease, and wants to keep it now. Another has had
 /// everything meanwhile and has gone on.
 pub async fn kept_too_late(first: &mut impl Source, second: &mut impl Source, lease: Duration) {
-    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
-    tokio::time::sleep(lease * 2).await;
+    assert_eq!(batch(first).await.events.len(), 1);
+    tokio::time::sleep(lease * 9 / 8).await;
     assert_eq!(drained(second).await.len(), 2);
     let word = first.keep().await;
     assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
@@ -87,7 +87,7 @@ async fn a_lease_that_is_renewed_after_its_end_is_not_believed() {
     let lease = Duration::from_millis(1_500);
     let outbox = world.options().lease(lease).open().await.unwrap();
     let mut first = outbox.source();
-    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    assert_eq!(batch(&mut first).await.events.len(), 1);
     let begun = std::time::Instant::now();
     holder.batch_execute("BEGIN; LOCK TABLE semel_outbox_relay IN EXCLUSIVE MODE").await.unwrap();
     // Late in the lease, so that the end of the next is far behind the end of this one.
@@ -134,30 +134,18 @@ async fn lanes_are_shared_and_those_of_the_dead_are_taken() {
     let owners = async |wanted: &[i64]| {
         let query =
             "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
-        for _ in 0..600 {
+        until(&format!("lanes are owned as {wanted:?}"), async || {
             let rows = client.query(query, &[]).await.unwrap();
-            if rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>() == wanted {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("lanes were never owned as {wanted:?}");
+            rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>() == wanted
+        })
+        .await;
     };
     owners(&[8, 8]).await;
     for n in 0..200 {
         client.batch_execute(&insert(&format!("k{n}"), &n.to_string())).await.unwrap();
     }
-    let all = async || {
-        for _ in 0..600 {
-            let count: usize = sinks.iter().map(|sink| sink.first_of_each().len()).sum();
-            if count >= 200 {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("events are missing");
-    };
-    all().await;
+    until("all events", async || sinks.iter().map(|sink| sink.first_of_each().len()).sum::<usize>() >= 200)
+        .await;
     assert!(sinks.iter().all(|sink| !sink.texts().is_empty()));
     // One dies without a word; the other goes on with all of it, and one that leaves leaves at once.
     relays.remove(0).kill().await;
@@ -180,7 +168,8 @@ async fn lanes_are_shared_and_those_of_the_dead_are_taken() {
 async fn lanes_taken_over_come_together_while_events_keep_coming() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
-    let outbox = world.options().lease(LEASE).open().await.unwrap();
+    // Short: with each beat it is heard who else is there.
+    let outbox = world.options().lease(Duration::from_secs(3)).open().await.unwrap();
     let (mut one, mut other) = (outbox.source(), outbox.source());
     let ask = async |query: &str| client.query_one(query, &[]).await.unwrap().get::<_, i64>(0);
     let places = "SELECT count(DISTINCT low::text || coalesce(high::text, '')) FROM semel_outbox_cursor";
@@ -239,11 +228,11 @@ async fn one_that_leaves_does_not_wait_for_ever() {
     let Some(world) = Postgres::new().await else { return };
     let proxy = Proxy::start(world.address()).unwrap();
     let url = world.url().replace(&world.address(), &proxy.addr().to_string());
-    let outbox = PostgresOutbox::open(&format!("{url}&statement_timeout=100ms")).await.unwrap();
+    let outbox = PostgresOutbox::open(&format!("{url}&statement_timeout=5s")).await.unwrap();
     let (mut owner, mut standby) = (world.outbox().await.source(), outbox.source());
     assert!(owner.take_all().await.unwrap() && !standby.take_all().await.unwrap());
     proxy.set(Fault::Hang);
-    let left = tokio::time::timeout(Duration::from_secs(30), standby.leave()).await;
+    let left = tokio::time::timeout(Duration::from_secs(60), standby.leave()).await;
     assert!(left.is_ok(), "it still waits");
     proxy.cut();
     world.end().await;
@@ -259,13 +248,14 @@ async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
     let (mut first, mut one, mut other) = (outbox.source(), outbox.source(), outbox.source());
     let fill: String = (0..64).map(|n| insert(&format!("k{n}"), &n.to_string())).collect();
     client.batch_execute(&fill).await.unwrap();
-    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
+    assert_eq!(batch(&mut first).await.events.len(), 1);
     // They are known, and have nothing yet.
     assert!(one.next().await.unwrap().is_none() && other.next().await.unwrap().is_none());
     drop(first);
+    world.lease_over().await;
     let (mut told, begun) = (BTreeSet::new(), Instant::now());
     while told.len() < 64 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{} of 64 events: {told:?}", told.len());
+        assert!(begun.elapsed() < Duration::from_secs(120), "{} of 64 events: {told:?}", told.len());
         for source in [&mut one, &mut other] {
             match source.next().await {
                 Ok(Some(batch)) => {
@@ -305,7 +295,7 @@ async fn lanes_had_before_a_connection_broke_come_to_others() {
             break;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(60),
+            begun.elapsed() < Duration::from_secs(120),
             "the lanes stay with one that does not know of them"
         );
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -321,8 +311,8 @@ async fn a_new_lease_does_not_bring_back_an_old_batch() {
     client.batch_execute(&insert("a", "1")).await.unwrap();
     let outbox = world.options().lease(LEASE).open().await.unwrap();
     let (mut first, mut second) = (outbox.source(), outbox.source());
-    assert_eq!(first.next().await.unwrap().unwrap().events.len(), 1);
-    tokio::time::sleep(LEASE * 2).await;
+    assert_eq!(batch(&mut first).await.events.len(), 1);
+    tokio::time::sleep(LEASE * 9 / 8).await;
     assert_eq!(drained(&mut second).await, ["1"]);
     let lag = first.lag().await;
     assert!(matches!(lag, Err(SourceError::Fenced)), "{lag:?}");

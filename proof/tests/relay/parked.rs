@@ -6,7 +6,7 @@ use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Batch, Poison, RelayOptions, Settled, Source};
 
 use crate::sink::TestSink;
-use crate::world::{Postgres, Running, insert, quick};
+use crate::world::{Postgres, Running, insert, quick, until};
 
 async fn fill(world: &Postgres, events: &[(&str, &str)]) {
     let client = world.connect().await;
@@ -25,7 +25,7 @@ async fn parked(outbox: &PostgresOutbox) -> Vec<(String, String, Option<String>)
 }
 
 async fn until_parked(outbox: &PostgresOutbox, events: usize) {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         if parked(outbox).await.len() == events {
             return;
         }
@@ -66,13 +66,12 @@ async fn a_refused_event_holds_its_key_and_nobody_else_and_is_published_in_order
     until_parked(&outbox, 4).await;
     sink.state().refused.clear();
     // The first try may still be on its way to being written down, and would undo this one.
-    for _ in 0..100 {
+    until("all are tried again", async || {
         outbox.retry(Some("a")).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
-        if parked(&outbox).await.is_empty() {
-            break;
-        }
-    }
+        parked(&outbox).await.is_empty()
+    })
+    .await;
     sink.wait_for(9).await;
     fill(&world, &[("a", "a6")]).await;
     sink.wait_for(10).await;
@@ -199,8 +198,7 @@ async fn a_broker_that_is_down_loses_and_parks_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     let Some(world) = Postgres::new().await else { return };
-    let options = world.options().lease(Duration::from_secs(10));
-    let outbox = options.batch_max(1, 1 << 20).open().await.unwrap();
+    let outbox = world.options().batch_max(1, 1 << 20).open().await.unwrap();
     fill(&world, &[("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3")]).await;
     let mut source = outbox.source();
     let parked = Settled::Parked { error: REFUSED.into(), for_good: true, alone: false };

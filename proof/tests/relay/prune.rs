@@ -6,7 +6,7 @@ use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Pruned, Source};
 use tokio_postgres::Client;
 
-use crate::world::{Postgres, drained, insert};
+use crate::world::{LEASE, Postgres, drained, insert};
 
 const TURN: i64 = 1 << 20;
 
@@ -97,7 +97,7 @@ async fn a_table_that_is_not_to_be_emptied_is_not_locked() {
         .await
         .unwrap();
     let url = world.url().replace("postgres@", &format!("{role}@"));
-    let mut source = PostgresOutbox::open(&url).await.unwrap().source();
+    let mut source = PostgresOutbox::options(&url).unwrap().lease(LEASE).open().await.unwrap().source();
     client.batch_execute(&insert("a", "1")).await.unwrap();
     // Not published, then young.
     assert_eq!(pruned(&mut source, Duration::ZERO).await, 0);

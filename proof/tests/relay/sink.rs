@@ -57,7 +57,7 @@ impl TestSink {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        let patience = Duration::from_secs(60);
+        let patience = Duration::from_secs(180);
         if tokio::time::timeout(patience, counted).await.is_err() {
             panic!(
                 "{events} events did not come within {patience:?}; there are {:?}",

@@ -6,12 +6,10 @@ use semel::relay::{Relay, Source};
 
 use crate::sink::TestSink;
 use crate::sqlite;
-use crate::world::{Postgres, insert, quick};
+use crate::world::{LEASE, Postgres, insert, quick};
 
 /// Longer than any test.
 const SELDOM: Duration = Duration::from_secs(3_600);
-/// So long that a busy machine does not have it lost, after which nobody would look again.
-const LEASE: Duration = Duration::from_secs(60);
 const EVENTS: usize = 20;
 
 /// Appends one event after the other, each when the one before it has come.
@@ -35,6 +33,7 @@ async fn woken_each_time(source: impl Source, mut append: impl AsyncFnMut(String
 #[tokio::test]
 async fn in_sqlite_an_event_does_not_wait_for_the_next_look() {
     let (_directory, path, outbox) = sqlite::file();
+    // Lost, nobody would look again.
     let source = outbox.lease(LEASE).source();
     woken_each_time(source, async |text: String| sqlite::append(&path, &[("a", &text)])).await;
 }
@@ -44,7 +43,7 @@ async fn in_postgresql_an_event_does_not_wait_for_the_next_look() {
     let Some(world) = Postgres::new().await else { return };
     let client = world.connect().await;
     let append = async |text: String| client.batch_execute(&insert("a", &text)).await.unwrap();
-    let source = world.options().lease(LEASE).open().await.unwrap().source();
+    let source = world.outbox().await.source();
     woken_each_time(source, append).await;
     world.end().await;
 }

@@ -1,17 +1,22 @@
 //! A corner of its own for each test, and relays in it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel::outbox::{self, Event};
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxOptions};
-use semel::relay::{Ended, Relay, RelayError, RelayOptions, Source, Stop};
+use semel::relay::{Batch, Ended, Relay, RelayError, RelayOptions, Source, Stop};
 use semel::tx::driver::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use testkit::services::{Lease, Service, require};
 use tokio::task::JoinHandle;
 
 use crate::sink::TestSink;
+
+/// So long that a busy machine does not have it lost. Who waits for the end of a lease has one of its own.
+pub const LEASE: Duration = Duration::from_secs(60);
+/// Nothing here takes this long on a machine that works.
+const SOON: Duration = Duration::from_secs(120);
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -51,7 +56,8 @@ impl Postgres {
     }
 
     pub fn url(&self) -> String {
-        format!("{}?schema={}", self.url, self.schema)
+        // A busy server takes longer than usual to greet.
+        format!("{}?schema={}&connect_timeout=60s", self.url, self.schema)
     }
 
     /// Host and port of the server.
@@ -65,7 +71,7 @@ impl Postgres {
     }
 
     pub fn options(&self) -> PostgresOutboxOptions {
-        PostgresOutbox::options(&self.url()).unwrap().lease(Duration::from_secs(3))
+        PostgresOutbox::options(&self.url()).unwrap().lease(LEASE)
     }
 
     pub async fn outbox(&self) -> PostgresOutbox {
@@ -82,6 +88,13 @@ impl Postgres {
         let options: PgConnectOptions = self.url.parse().unwrap();
         let options = options.options([("search_path", self.schema.as_str())]);
         PgPoolOptions::new().max_connections(connections).connect_with(options).await.unwrap()
+    }
+
+    /// The leases of those who have lanes are over. For tests in which they have died.
+    pub async fn lease_over(&self) {
+        let over = "UPDATE semel_outbox_relay SET lease_until = clock_timestamp()
+                    WHERE id IN (SELECT owner FROM semel_outbox_cursor)";
+        self.connect().await.batch_execute(over).await.unwrap();
     }
 
     pub async fn end(self) {
@@ -132,6 +145,29 @@ impl Running {
     pub async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
+    }
+}
+
+/// The next batch, waited for. A busy machine may be too slow to keep its lease, and looks again.
+pub async fn batch(source: &mut impl Source) -> Batch {
+    let until = Instant::now() + SOON;
+    while Instant::now() < until {
+        match source.next().await {
+            Ok(Some(batch)) => return batch,
+            Ok(None) => {}
+            Err(error) => assert!(error.may_retry(), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no batch came");
+}
+
+/// Looks until it is so.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is_so().await {
+        assert!(Instant::now() < until, "{what}: not within {SOON:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -20,6 +20,9 @@ use crate::load::{Database, KEYS, Load, WRITERS, connect};
 /// Short, so that those who come after the dead need not wait long.
 pub const LEASE: Duration = Duration::from_millis(1_000);
 
+/// A busy server takes longer than usual to greet.
+const PATIENT: &str = "&connect_timeout=60s";
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Scene {
@@ -59,7 +62,7 @@ impl Scene {
         let options = options.options([("search_path", schema.as_str())]);
         let pool = PgPoolOptions::new()
             .max_connections(u32::try_from(WRITERS).unwrap() + 1)
-            .acquire_timeout(Duration::from_secs(5))
+            .acquire_timeout(Duration::from_secs(20))
             .connect_with(options)
             .await
             .unwrap();
@@ -70,7 +73,7 @@ impl Scene {
             KEYS - 1
         );
         sqlx::raw_sql(AssertSqlSafe(made)).execute(&pool).await.unwrap();
-        Self::new(format!("{url}?schema={schema}"), Database::Postgres(pool), broker).await
+        Self::new(format!("{url}?schema={schema}{PATIENT}"), Database::Postgres(pool), broker).await
     }
 
     /// In a database of its own on this server.
@@ -114,7 +117,10 @@ impl Scene {
     pub fn relay_at(&self, point: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_chaos_relay"));
         let lease = LEASE.as_millis().to_string();
-        command.args([&self.source, &self.bootstrap, self.mode, &self.name, "50", &lease]);
+        // Cursors of another kind connect by themselves, and know of the schema only.
+        let plain = self.source.trim_end_matches(PATIENT);
+        let source = if self.mode.starts_with("by-") { plain } else { &self.source };
+        command.args([source, &self.bootstrap, self.mode, &self.name, "50", &lease]);
         Child::spawn(command, point).unwrap()
     }
 
@@ -158,7 +164,7 @@ impl Scene {
     /// Stops the writers, lets these relays finish, stops them in order, and has a stranger read what there is.
     pub async fn end(&mut self, load: Load, relays: Vec<Child>) -> Verdict {
         let ledger = load.stop().await;
-        self.judge(&ledger, relays, Duration::from_secs(20)).await
+        self.judge(&ledger, relays, Duration::from_secs(60)).await
     }
 
     /// The same for a relay that is expected to leave something out: nobody waits long for it.

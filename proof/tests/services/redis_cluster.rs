@@ -1,9 +1,20 @@
+use std::time::Duration;
+
 use ::redis::cluster::ClusterClient;
+use ::redis::cluster_async::ClusterConnection;
 use ::redis::{AsyncCommands, ErrorKind, ServerErrorKind};
 use testkit::services::{Service, require};
 
 use crate::redis::connect;
 use crate::{soon, unique};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// With patience: asked for nothing else, a client gives up after a second.
+async fn cluster(nodes: Vec<&str>) -> ClusterConnection {
+    let client = ClusterClient::builder(nodes).connection_timeout(PATIENCE).response_timeout(PATIENCE);
+    soon(client.build().unwrap().get_async_connection()).await.unwrap()
+}
 
 #[tokio::test]
 async fn the_wrong_node_redirects_and_the_cluster_client_follows() {
@@ -31,8 +42,7 @@ async fn the_wrong_node_redirects_and_the_cluster_client_follows() {
 
     // A client that knows only a wrong node gets there all the same.
     let wrong = nodes.iter().find(|node| **node != owners[0]).copied().unwrap();
-    let client = ClusterClient::new(vec![wrong]).unwrap();
-    let mut connection = soon(client.get_async_connection()).await.unwrap();
+    let mut connection = self::cluster(vec![wrong]).await;
     let value: String = soon(connection.get(&key)).await.unwrap();
     assert_eq!(value, owners[0]);
 }
@@ -41,8 +51,7 @@ async fn the_wrong_node_redirects_and_the_cluster_client_follows() {
 async fn keys_with_one_tag_share_a_slot_and_others_may_not() {
     let Some(cluster) = require(Service::RedisCluster) else { return };
     let nodes: Vec<&str> = cluster.url().split(',').collect();
-    let client = ClusterClient::new(nodes).unwrap();
-    let mut connection = soon(client.get_async_connection()).await.unwrap();
+    let mut connection = self::cluster(nodes).await;
     let tag = unique("tag");
     let mut slots = Vec::new();
     for key in [format!("{{{tag}}}a"), format!("{{{tag}}}b"), format!("{tag}a")] {

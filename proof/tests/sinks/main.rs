@@ -21,6 +21,8 @@ use testkit::proxy::{Fault, Proxy};
 
 /// Nothing here takes this long on a machine that works.
 const SOON: Duration = Duration::from_secs(60);
+/// How long a sink has for what is to be confirmed, also on a busy machine. A lost answer may be waited for as long.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A name nobody has used before: servers keep their data from run to run.
 fn unique(prefix: &str) -> String {

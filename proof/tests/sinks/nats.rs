@@ -12,7 +12,7 @@ use semel::sink::{Published, Sink};
 use testkit::proxy::Proxy;
 use testkit::services::{Lease, Service, require};
 
-use crate::{confirmed, event, lose_an_answer, texts, unique};
+use crate::{PATIENCE, confirmed, event, lose_an_answer, texts, unique};
 
 async fn make(url: &str, name: &str, message_bytes_max: i32) {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
@@ -86,7 +86,7 @@ async fn without_its_stream_nothing_is_confirmed() {
     let Some(server) = require(Service::Nats) else { return };
     let name = unique("later");
     let one = [event(&name, "a", 1)];
-    let mut sink = NatsSink::options(server.url()).timeout(Duration::from_secs(3)).open();
+    let mut sink = NatsSink::options(server.url()).open();
     let answers = sink.publish(&one).await;
     assert!(matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published()), "{answers:?}");
     make(server.url(), &name, -1).await;
@@ -124,7 +124,7 @@ async fn a_lost_acknowledgement_is_none_and_the_repeat_is_stored_once() {
     let address = server.url().trim_start_matches("nats://");
     let proxy = Proxy::start(address).unwrap();
     let url = format!("nats://{}", proxy.addr());
-    let mut sink = NatsSink::options(&url).timeout(Duration::from_secs(3)).open();
+    let mut sink = NatsSink::options(&url).timeout(PATIENCE).open();
     lose_an_answer(&mut sink, &proxy, &name).await;
     let seen = read(server.url(), &name).await;
     assert_eq!(texts(&seen), ["1", "2", "3"]);

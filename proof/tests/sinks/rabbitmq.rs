@@ -17,7 +17,7 @@ use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, alone, require};
 use tokio::sync::Mutex;
 
-use crate::{confirmed, event, lose_an_answer, texts, unique};
+use crate::{PATIENCE, confirmed, event, lose_an_answer, texts, unique};
 
 async fn channel(url: &str) -> (Connection, Channel) {
     let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
@@ -222,7 +222,7 @@ async fn a_lost_confirm_is_no_confirm() {
     let address = broker.url().rsplit('@').next().unwrap().split('/').next().unwrap();
     let proxy = Proxy::start(address).unwrap();
     let url = broker.url().replace(address, &proxy.addr().to_string());
-    let mut sink = RabbitmqSink::options(&url).timeout(Duration::from_secs(5)).open();
+    let mut sink = RabbitmqSink::options(&url).timeout(PATIENCE).open();
     lose_an_answer(&mut sink, &proxy, &queue).await;
     assert_eq!(texts(&drain(broker.url(), &queue).await), ["1", "2", "3"]);
 }
@@ -233,7 +233,7 @@ async fn a_killed_broker_keeps_what_it_confirmed() {
     let queue = unique("killed");
     // A durable queue of the classic kind: a quorum queue of one node finds no leader after a kill in its first seconds.
     declare(broker.url(), &queue, &[]).await;
-    let mut sink = RabbitmqSink::options(broker.url()).timeout(Duration::from_secs(5)).open();
+    let mut sink = RabbitmqSink::options(broker.url()).timeout(PATIENCE).open();
     assert!(confirmed(&sink.publish(&[event(&queue, "a", 1), event(&queue, "a", 2)]).await));
     broker.kill().unwrap();
     let third = [event(&queue, "a", 3)];

@@ -12,7 +12,7 @@ use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, alone, require};
 
-use crate::{confirmed, event, lose_an_answer, texts, unique};
+use crate::{PATIENCE, confirmed, event, lose_an_answer, texts, unique};
 
 /// With patience: asked for nothing else, a client gives up after half a second.
 async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
@@ -83,7 +83,7 @@ async fn a_lost_answer_is_none_and_the_repeat_is_appended_once() {
     let stream = unique("lost");
     let proxy = Proxy::start(server.url().trim_start_matches("redis://")).unwrap();
     let options = RedisStreamSink::options(&format!("redis://{}", proxy.addr())).unwrap();
-    let mut sink = options.timeout(Duration::from_secs(3)).open();
+    let mut sink = options.timeout(PATIENCE).open();
     lose_an_answer(&mut sink, &proxy, &stream).await;
     let seen = read(server.url(), &stream).await;
     assert_eq!((texts(&seen), seen.len()), (vec!["1".into(), "2".into(), "3".into()], 3));
@@ -132,7 +132,7 @@ async fn a_name_that_is_taken_fails_its_topic_alone() {
 async fn a_killed_redis_keeps_what_it_confirmed() {
     let Some(mut server) = alone(Service::Redis) else { return };
     let stream = unique("killed");
-    let mut sink = RedisStreamSink::options(server.url()).unwrap().timeout(Duration::from_secs(3)).open();
+    let mut sink = RedisStreamSink::options(server.url()).unwrap().timeout(PATIENCE).open();
     assert!(confirmed(&sink.publish(&[event(&stream, "a", 1)]).await));
     server.kill().unwrap();
     let second = [event(&stream, "a", 2)];

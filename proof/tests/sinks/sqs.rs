@@ -15,7 +15,7 @@ use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, require};
 
 use crate::planted::{Bug, are_caught};
-use crate::{confirmed, event, lose_an_answer, texts, unique};
+use crate::{PATIENCE, confirmed, event, lose_an_answer, texts, unique};
 
 /// Each topic has a queue.
 fn options(url: &str) -> SqsOptions {
@@ -191,8 +191,7 @@ async fn a_lost_answer_is_none_and_the_repeat_is_stored_once() {
     let Some(sqs) = Sqs::new() else { return };
     let topic = sqs.topic("lost");
     let proxy = Proxy::start(sqs.lease.url().trim_start_matches("http://")).unwrap();
-    let mut sink =
-        options(&format!("http://{}", proxy.addr())).timeout(Duration::from_secs(3)).open().unwrap();
+    let mut sink = options(&format!("http://{}", proxy.addr())).timeout(PATIENCE).open().unwrap();
     lose_an_answer(&mut sink, &proxy, &topic).await;
     let seen = sqs.take(&topic);
     assert_eq!(texts(&seen), ["1", "2", "3"]);
@@ -231,7 +230,10 @@ async fn what_is_in_doubt_for_longer_than_repeats_are_known_is_parked_and_not_se
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nobody_listens_nothing_is_in_doubt() {
-    let address = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    // Ours as long as the test runs, and deaf.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = socket.local_addr().unwrap();
     let mut sink = options(&format!("http://{address}")).open().unwrap();
     let answers = sink.publish(&[event("t", "a", 1)]).await;
     assert!(matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published()), "{answers:?}");

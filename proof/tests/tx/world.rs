@@ -45,9 +45,9 @@ impl World {
         Some(world)
     }
 
-    /// The address for a store of semel's own.
+    /// The address for a store of semel's own, with bounds that a busy machine keeps.
     pub fn url(&self) -> String {
-        format!("{}?schema={}", self.url, self.schema)
+        format!("{}?schema={}&connect_timeout=60s&statement_timeout=60s", self.url, self.schema)
     }
 
     /// Server and schema, as the worker wants them.

@@ -1,7 +1,12 @@
 //! MariaDB, for what speaks the protocol of MySQL.
 
+use std::time::Duration;
+
 use super::error::Result;
+use super::process::{is_listening, wait_until};
 use super::recipe::{Need, Place, Recipe, Task, command, run};
+
+const ASSEMBLE_SECONDS_MAX: u64 = 120;
 
 pub(super) struct Mariadb;
 
@@ -41,7 +46,13 @@ impl Recipe for Mariadb {
     }
 
     fn assemble(&self, at: &Place) -> Result<()> {
-        client(at, "mariadb", &["-e", "CREATE DATABASE IF NOT EXISTS semel"])
+        // A busy machine may be late to answer; one that is dead does not listen any more.
+        let mut made = Ok(());
+        wait_until(Duration::from_secs(ASSEMBLE_SECONDS_MAX), || {
+            made = client(at, "mariadb", &["-e", "CREATE DATABASE IF NOT EXISTS semel"]);
+            made.is_ok() || !is_listening(at.port(0))
+        });
+        made
     }
 
     fn is_ready(&self, at: &Place) -> bool {

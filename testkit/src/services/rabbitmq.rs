@@ -1,6 +1,6 @@
 //! RabbitMQ, with a name server of its own.
 
-use super::error::{Error, Result};
+use super::error::Result;
 use super::probe;
 use super::recipe::{Need, Place, Recipe, Task, command};
 
@@ -65,10 +65,6 @@ impl Recipe for Rabbitmq {
             .current_dir(path("home"));
         let task = |role: &str, command, port| Task { role: role.to_owned(), command, port };
         Ok(vec![task("epmd", epmd, at.port(EPMD)), task("server", server, at.port(AMQP))])
-    }
-
-    fn assemble(&self, at: &Place) -> Result<()> {
-        self.is_ready(at).then_some(()).ok_or_else(|| Error::new("it listens but does not speak AMQP"))
     }
 
     fn is_ready(&self, at: &Place) -> bool {

@@ -3,8 +3,10 @@
 use std::fmt::{Debug, Display};
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::Harness;
 use crate::intent::fingerprint::Fingerprint;
@@ -15,8 +17,8 @@ use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::scope::Scope;
 use crate::intent::state::{Ruling, State};
 use crate::store::{
-    Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Page, Record, Renewed, Store,
-    StoreError, Ticket,
+    Claim, Claimed, Decide, Decided, ErrorKind, Existing, Fate, Filter, Finish, Finished, Page, Record,
+    Renewed, Store, StoreError, Ticket,
 };
 
 /// A lease no law outlives: its owner is alive, however slow the machine.
@@ -25,6 +27,9 @@ pub(super) const LONG_MS: u64 = 600_000;
 pub(super) const SHORT_MS: u64 = 40;
 /// The rules all fingerprints are made by, unless a law is about other rules.
 pub(super) const RECIPE: u64 = 1;
+/// How long a store may put a law off because others hold the record, and how often it is asked meanwhile.
+const HELD_PATIENCE: Duration = Duration::from_secs(30);
+const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One law in one store.
 pub(super) struct Trial<S> {
@@ -95,11 +100,33 @@ impl<S: Store> Trial<S> {
         self.answered(self.store.claim(claim.clone()).await)
     }
 
-    /// The claim has to be granted.
+    /// The claim has to be granted. While an open transaction holds the key that cannot be told yet: the claim is
+    /// asked again.
     pub(super) async fn run(&self, claim: &Claim) -> Ticket {
-        match self.ask(claim).await {
-            Claimed::Run(ticket) => ticket,
-            other => self.fail(format_args!("the claim was not granted but answered {}", name(&other))),
+        let began = Instant::now();
+        loop {
+            match self.ask(claim).await {
+                Claimed::Run(ticket) => return ticket,
+                Claimed::InFlight(met) if is_held(&met) && began.elapsed() < HELD_PATIENCE => {}
+                other => self.fail(format_args!("the claim was not granted but answered {}", name(&other))),
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
+    /// The answer to a change. "Busy, and nothing was applied" is none yet: others hold the record, so it is asked
+    /// again.
+    async fn changed<T, F>(&self, change: impl Fn() -> F) -> T
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let began = Instant::now();
+        loop {
+            match change().await {
+                Err(error) if is_busy(&error) && began.elapsed() < HELD_PATIENCE => {}
+                answer => return self.answered(answer),
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 
@@ -119,11 +146,11 @@ impl<S: Store> Trial<S> {
     }
 
     pub(super) async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Renewed {
-        self.answered(self.store.renew(ticket, lease_ms).await)
+        self.changed(|| self.store.renew(ticket, lease_ms)).await
     }
 
     pub(super) async fn finish(&self, ticket: Ticket, finish: Finish) -> Finished {
-        self.answered(self.store.finish(ticket, finish).await)
+        self.changed(|| self.store.finish(ticket, finish.clone())).await
     }
 
     /// Claims and finishes; the outcome has to be recorded.
@@ -159,7 +186,7 @@ impl<S: Store> Trial<S> {
     }
 
     pub(super) async fn decide(&self, claim: &Claim, decide: Decide) -> Decided {
-        self.answered(self.store.decide(claim.intent.id(), decide).await)
+        self.changed(|| self.store.decide(claim.intent.id(), decide.clone())).await
     }
 
     /// Decides about the record as it is now; the decision has to be taken.
@@ -188,7 +215,7 @@ impl<S: Store> Trial<S> {
     }
 
     pub(super) async fn sweep(&self, limit: usize) -> usize {
-        self.answered(self.store.sweep(limit).await)
+        self.changed(|| self.store.sweep(limit)).await
     }
 
     pub(super) async fn now(&self) -> StoreTime {
@@ -256,6 +283,17 @@ impl<S: Store> Trial<S> {
         }
         brought
     }
+}
+
+/// In flight for a transaction that is still open, and not for the owner of a claim: under nobody, or under a record
+/// that is past its end. It may be a sweep, or the same claim sent a moment before.
+fn is_held(met: &Existing) -> bool {
+    let head = &met.record.head;
+    head.owner == Owner::NOBODY || head.expires_at.is_some()
+}
+
+fn is_busy(error: &StoreError) -> bool {
+    error.kind() == ErrorKind::Busy && error.fate() == Fate::NotApplied
 }
 
 pub(super) fn name(claimed: &Claimed) -> &'static str {

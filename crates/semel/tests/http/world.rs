@@ -48,7 +48,7 @@ pub enum Kind {
 }
 
 /// How much faster time passes on a real server, whose clock nobody moves.
-const HURRY: u64 = 10;
+const HURRY: u64 = 5;
 
 /// A clock the test moves, and what goes with it.
 #[derive(Clone)]

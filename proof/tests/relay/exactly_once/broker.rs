@@ -99,7 +99,7 @@ impl Broker {
 
     /// Waits until something holds.
     pub async fn until(&self, what: &str, holds: impl Fn(&State) -> bool) {
-        for _ in 0..6_000 {
+        for _ in 0..24_000 {
             if holds(&self.state()) {
                 return;
             }

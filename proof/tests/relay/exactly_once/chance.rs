@@ -64,10 +64,16 @@ async fn round(seed: u64) {
         state.refused.clear();
         state.failing.clear();
     }
+    for relay in relays.drain(..) {
+        relay.stop.stop();
+        let _ = relay.task.await;
+    }
+    // At last with time to keep their lease.
+    let patient = outbox.outbox.clone().lease(Duration::from_secs(5));
     for _ in 0..3 {
-        relays.push(start());
+        relays.push(Running::start(patient.source(), broker.sink(Bug::None), quick().tries_max(3)));
         // A try that was refused before may still be on its way to being written down, and would undo this one.
-        for _ in 0..200 {
+        for _ in 0..2_400 {
             outbox.retry(None).await;
             if outbox.parked().await.is_empty() {
                 break;

@@ -21,8 +21,9 @@ use tokio::task::JoinHandle;
 
 use crate::world::{Postgres, corner};
 
-const SOON: Duration = Duration::from_secs(60);
-const LEASE_MS: u64 = 500;
+const SOON: Duration = Duration::from_secs(180);
+/// Long enough for one that is not stopped.
+const LEASE_MS: u64 = 2_000;
 /// Larger than its topic takes.
 const LARGE: usize = 6_000;
 
@@ -30,7 +31,6 @@ struct Scene {
     world: Postgres,
     bootstrap: String,
     name: String,
-    lease_ms: u64,
     mode: &'static str,
     over: Arc<AtomicBool>,
     writers: Vec<JoinHandle<()>>,
@@ -47,7 +47,6 @@ impl Scene {
             world,
             bootstrap: bootstrap.to_owned(),
             name: format!("{}_{nanos}", corner()),
-            lease_ms: LEASE_MS,
             mode: "poll",
             over: Arc::default(),
             writers: Vec::new(),
@@ -105,7 +104,7 @@ impl Scene {
     fn relay(&self, crash_at: Option<&str>) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_eos_worker"));
         command.args([&self.world.url(), &self.bootstrap, &self.name, &self.positions()]);
-        command.args([&self.lease_ms.to_string(), self.mode]);
+        command.args([&LEASE_MS.to_string(), self.mode]);
         let mut child = Child::spawn(command, crash_at).unwrap();
         assert_eq!(child.next_line(SOON).unwrap(), "working");
         child
@@ -133,7 +132,7 @@ impl Scene {
                     WHERE c.until_seq IS NOT NULL
                        OR (NOT pg_visible_in_snapshot(o.xid, c.low) AND (
                            c.high IS NULL OR o.seq > c.after_seq OR NOT pg_visible_in_snapshot(o.xid, c.high)))";
-        for _ in 0..600 {
+        for _ in 0..1_800 {
             if client.query_one(left, &[]).await.unwrap().get::<_, i64>(0) == 0 {
                 break;
             }
@@ -256,8 +255,6 @@ fn one_goes_on(relays: &mut [&mut Child]) {
 async fn a_relay_that_wakes_up_after_its_replacement_publishes_nothing() {
     let Some(broker) = require(Service::Kafka) else { return };
     let Some(mut scene) = Scene::new(broker.url()).await else { return };
-    // Long enough for one that is not stopped.
-    scene.lease_ms = LEASE_MS * 4;
     scene.write().await;
     // Everything is written, the commit is next: the other's begin must end it.
     let mut zombie = scene.relay(Some(&format!("{BEFORE_SINK_COMMIT}:3")));
@@ -312,7 +309,8 @@ async fn what_is_left_open_is_ended_with_kafkas_own_tool() {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", kafka.url());
         if !id.is_empty() {
-            config.set("transactional.id", id);
+            // Ended by the tool and by nobody before.
+            config.set("transactional.id", id).set("transaction.timeout.ms", "600000");
         }
         config.create::<BaseProducer>().unwrap()
     };

@@ -11,7 +11,7 @@ async fn ended(source: impl Source, position: Option<Vec<u8>>) -> (RelayError, B
     let broker = Broker::new();
     broker.state().position = position;
     let relay = Relay::new(source, broker.sink(Bug::None), quick()).run_exactly_once();
-    let ended = tokio::time::timeout(std::time::Duration::from_secs(30), relay).await.unwrap();
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(120), relay).await.unwrap();
     (ended.unwrap_err(), broker)
 }
 

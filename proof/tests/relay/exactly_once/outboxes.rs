@@ -35,7 +35,7 @@ pub trait Outbox: Sized {
     }
 
     async fn until_parked(&self, events: usize) {
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if self.parked().await.len() == events {
                 return;
             }
@@ -174,8 +174,12 @@ pub struct InPostgres {
 
 impl InPostgres {
     pub async fn new() -> Option<Self> {
+        Self::leased(LEASE).await
+    }
+
+    pub async fn leased(lease: Duration) -> Option<Self> {
         let world = Postgres::new().await?;
-        let options = world.options().lease(LEASE).retry_after(Duration::from_secs(600));
+        let options = world.options().lease(lease).retry_after(Duration::from_secs(600));
         let outbox = options.open().await.unwrap();
         Some(Self { world, outbox })
     }

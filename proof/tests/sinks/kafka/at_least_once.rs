@@ -10,7 +10,7 @@ use semel::sink::{Published, Sink};
 use testkit::services::{Service, alone, require};
 
 use super::{judge, reader};
-use crate::{confirmed, event, unique};
+use crate::{PATIENCE, confirmed, event, unique};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_goes_where_the_java_client_sends_it() {
@@ -102,7 +102,7 @@ async fn no_batch_passes_a_refused_one() {
 async fn a_missing_topic_is_refused_or_waited_for_as_configured() {
     let Some(broker) = require(Service::Kafka) else { return };
     let topic = unique("missing");
-    let options = || KafkaSink::options(broker.url()).timeout(Duration::from_secs(4));
+    let options = || KafkaSink::options(broker.url()).timeout(Duration::from_secs(12));
     let one = [event(&topic, "a", 0)];
     let mut refusing = options().missing_topic(MissingTopic::Refuse).open().unwrap();
     let answers = refusing.publish(&one).await;
@@ -168,7 +168,7 @@ async fn a_killed_broker_loses_nothing_that_was_confirmed() {
     let Some(mut broker) = alone(Service::Kafka) else { return };
     let topic = unique("killed");
     reader::topic(broker.url(), &topic, 3, &[]).await;
-    let mut sink = KafkaSink::options(broker.url()).timeout(Duration::from_secs(2)).open().unwrap();
+    let mut sink = KafkaSink::options(broker.url()).timeout(PATIENCE).open().unwrap();
     let events: Vec<_> = (0..90).map(|n| event(&topic, &format!("key-{}", n % 9), n)).collect();
     let mut open: Vec<_> = events.clone();
     assert!(confirmed(&sink.publish(&open[..30]).await));

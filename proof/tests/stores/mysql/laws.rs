@@ -1,10 +1,15 @@
 //! Every law, each through a store of its own and all at once in one database.
 
 use semel::conformance::Harness;
-use semel::store::mysql::MysqlStore;
+use semel::store::mysql::{MysqlOptions, MysqlStore};
 use testkit::services::{Lease, Service, require};
 
-use super::support::{raw, run};
+use super::support::{PATIENT, SOON, raw, run};
+
+/// The laws ask much at once: whoever waits for a connection waits long enough.
+fn options() -> MysqlOptions {
+    MysqlStore::options().queue_wait(SOON)
+}
 
 /// All laws share the server's ordinary database, as many processes would.
 struct Shared(Lease);
@@ -15,7 +20,7 @@ impl Shared {
     }
 
     async fn open(&self) -> MysqlStore {
-        MysqlStore::open(self.0.url()).await.expect("the store opens")
+        options().open(&format!("{}{PATIENT}", self.0.url())).await.expect("the store opens")
     }
 }
 
@@ -49,7 +54,7 @@ struct Lone {
 impl Lone {
     fn new() -> Option<Self> {
         let lease = require(Service::Mariadb)?;
-        let url = format!("{}/semel_lone", lease.url().rsplit_once('/').expect("a database").0);
+        let url = format!("{}/semel_lone{PATIENT}", lease.url().rsplit_once('/').expect("a database").0);
         semel::conformance::block_on(async {
             let mut connection = raw(lease.url()).await;
             run(&mut connection, "CREATE DATABASE IF NOT EXISTS semel_lone").await;
@@ -62,8 +67,7 @@ impl Harness for Lone {
     type Store = MysqlStore;
 
     async fn store(&self) -> MysqlStore {
-        let options = MysqlStore::options().connections(1).batch_max(1);
-        options.open(&self.url).await.expect("the store opens")
+        options().connections(1).batch_max(1).open(&self.url).await.expect("the store opens")
     }
 
     async fn reopen(&self, store: MysqlStore) -> Option<MysqlStore> {

@@ -126,8 +126,7 @@ pub(super) async fn finish_behind_a_lock(
     database: &Database,
     options: MysqlOptions,
 ) -> (StoreTime, StoreTime) {
-    let options = options.connections(1).statement_timeout(PATIENCE * 2);
-    let store = database.open(options).await;
+    let store = database.open(options.connections(1)).await;
     for _ in 0..5 {
         if let Some(met) = wait_behind_a_lock(database, &store).await {
             return met;

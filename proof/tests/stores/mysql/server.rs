@@ -1,20 +1,18 @@
 //! What only somebody who has the server alone can see: restarts, settings, and what is written.
 
-use std::time::Duration;
-
 use semel::store::mysql::MysqlStore;
 use semel::store::{Claimed, ErrorKind, Fate, Finish, Store};
 use semel::{Retention, StoreTime};
 use sqlx::{Connection, MySqlConnection};
 use testkit::services::{Service, alone};
 
-use super::support::{claim_of, completed, number, raw, run, run_of, soon};
+use super::support::{PATIENT, at_last, claim_of, completed, number, raw, run, run_of, settle, soon};
 
-/// A database of its own on a server that is taken alone.
+/// A database of its own on a server that is taken alone; the store's bounds in its URL are wide.
 async fn empty(url: &str, name: &str) -> (MySqlConnection, String) {
     let mut connection = raw(url).await;
     run(&mut connection, &format!("DROP DATABASE IF EXISTS {name}; CREATE DATABASE {name}")).await;
-    (connection, format!("{}/{name}", url.rsplit_once('/').expect("a database").0))
+    (connection, format!("{}/{name}{PATIENT}", url.rsplit_once('/').expect("a database").0))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,15 +38,7 @@ async fn epochs_rise_and_outcomes_stay_over_a_kill_of_the_server() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     server.start().unwrap();
     // The same store finds the server again by itself.
-    let mut met = soon(store.claim(kept.clone())).await;
-    for _ in 0..100 {
-        if met.is_ok() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        met = soon(store.claim(kept.clone())).await;
-    }
-    assert!(matches!(met.unwrap(), Claimed::Replay(_)));
+    assert!(matches!(settle(&store, &kept).await, Claimed::Replay(_)));
     let after = run_of(&store, &claim_of("after")).await;
     assert!(after.epoch > highest, "{:?} after {highest:?}", after.epoch);
     assert_eq!(soon(MysqlStore::open(&url)).await.unwrap().lineage(), lineage);
@@ -137,10 +127,18 @@ async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
     let max = number(&mut connection, "SELECT @@max_connections").await;
     run(&mut connection, "SET GLOBAL max_connections = 10").await;
     let mut crowd = Vec::new();
-    while let Ok(another) = MySqlConnection::connect(&url).await {
-        crowd.push(another);
-    }
-    let error = soon(MysqlStore::open(&url)).await.map(drop).expect_err("nobody else gets in");
+    // The connections of a store that was dropped may come free only now: until nobody else gets in.
+    let error = soon(async {
+        loop {
+            while let Ok(another) = MySqlConnection::connect(&url).await {
+                crowd.push(another);
+            }
+            if let Err(error) = MysqlStore::open(&url).await {
+                return error;
+            }
+        }
+    })
+    .await;
     run(&mut connection, &format!("SET GLOBAL max_connections = {max}")).await;
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied));
     assert!(error.to_string().contains("max_connections"), "{error}");
@@ -150,23 +148,17 @@ async fn a_read_only_server_and_one_without_room_for_connections_are_outages() {
 async fn a_paused_server_leaves_doubt_and_the_store_recovers() {
     let Some(server) = alone(Service::Mariadb) else { return };
     let (_connection, url) = empty(server.url(), "semel_pause").await;
-    let options = MysqlStore::options().connections(1).statement_timeout(Duration::from_secs(3));
-    let store = soon(options.connect_timeout(Duration::from_secs(3)).open(&url)).await.unwrap();
-    run_of(&store, &claim_of("warm")).await;
+    // The tables are made with patience; what follows opens under short bounds.
+    soon(MysqlStore::open(&url)).await.unwrap().close().await;
+    let url = url.replace("timeout-ms=60000", "timeout-ms=3000");
+    let store = at_last(async || Some(MysqlStore::options().connections(1).open(&url).await)).await;
+    assert!(matches!(settle(&store, &claim_of("warm")).await, Claimed::Run(_)));
     server.pause().unwrap();
     let claim = claim_of("paused");
     let error = soon(store.claim(claim.clone())).await.expect_err("it cannot answer");
     server.resume().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    let mut settled = soon(store.claim(claim.clone())).await;
-    for _ in 0..100 {
-        if settled.is_ok() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        settled = soon(store.claim(claim.clone())).await;
-    }
-    let Claimed::Run(ticket) = settled.unwrap() else { panic!("it is nobody else's") };
+    let Claimed::Run(ticket) = settle(&store, &claim).await else { panic!("it is nobody else's") };
     assert!(ticket.lease_until > StoreTime(0));
 }
 

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use semel::intent::fingerprint::{Fingerprint, Recipe};
 use semel::store::mysql::{MysqlOptions, MysqlStore};
-use semel::store::{Claim, Claimed, Finish, Store, Ticket};
+use semel::store::{Claim, Claimed, Finish, Store, StoreError, Ticket};
 use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection};
 use testkit::services::{Lease, Service, require};
 
 /// Nothing here takes this long.
-const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+/// What a store's URL ends with: bounds that a busy machine keeps, for whoever is not to see them run out.
+pub(crate) const PATIENT: &str = "?connect-timeout-ms=60000&statement-timeout-ms=60000";
 
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(SOON, work).await.expect("it takes much too long")
@@ -35,7 +37,7 @@ impl Database {
         let server = lease.url().to_owned();
         let mut connection = raw(&server).await;
         run(&mut connection, &format!("CREATE DATABASE {name}")).await;
-        let url = format!("{}/{name}", server.rsplit_once('/').expect("a database in the URL").0);
+        let url = format!("{}/{name}{PATIENT}", server.rsplit_once('/').expect("a database in the URL").0);
         Some(Self { url, name, server, _lease: lease })
     }
 
@@ -121,6 +123,30 @@ pub(crate) async fn run_of(store: &MysqlStore, claim: &Claim) -> Ticket {
         Claimed::Run(ticket) => ticket,
         other => panic!("{:?} was answered {other:?}", claim.intent),
     }
+}
+
+/// Asks until the outage is over, and until it can be seen who has the key: a claim that was in doubt may still be
+/// on its way.
+pub(crate) async fn settle(store: &MysqlStore, claim: &Claim) -> Claimed {
+    at_last(async || match store.claim(claim.clone()).await {
+        Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NOBODY => None,
+        met => Some(met),
+    })
+    .await
+}
+
+/// Asks until the outage is over and there is an answer.
+pub(crate) async fn at_last<T>(ask: impl AsyncFn() -> Option<Result<T, StoreError>>) -> T {
+    soon(async {
+        loop {
+            match ask().await {
+                Some(Ok(answer)) => return answer,
+                Some(Err(error)) if !error.may_retry() => panic!("{error}"),
+                Some(Err(_)) | None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        }
+    })
+    .await
 }
 
 /// The id of an intent as SQL knows it.

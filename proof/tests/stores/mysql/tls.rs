@@ -9,9 +9,9 @@ use semel::store::{Claimed, ErrorKind, Fate, Store};
 use sqlx::{Connection, MySqlConnection};
 use testkit::certificates::certificates;
 use testkit::child::Child;
-use testkit::services::{Service, require};
+use testkit::services::{Service, require, spare_port};
 
-use super::support::{claim_of, completed, run, run_of, soon};
+use super::support::{PATIENT, claim_of, completed, run, run_of, soon};
 
 /// Ended with the test.
 struct Server {
@@ -30,7 +30,7 @@ impl Server {
         install.arg(format!("--datadir={}", data.display())).args(user).current_dir(dir);
         let ended = install.output().unwrap();
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = spare_port();
         let mut command = Command::new("mariadbd");
         command.arg("--no-defaults").args(user).current_dir(&data);
         command.args([format!("--datadir={}", data.display()), format!("--port={port}")]);
@@ -63,7 +63,7 @@ impl Server {
 
     /// Of a user who gets in encrypted or not at all.
     fn url(&self, host: &str, more: &str) -> String {
-        format!("mysql://sealed@{host}:{}/semel?{more}", self.port)
+        format!("mysql://sealed@{host}:{}/semel{PATIENT}&{more}", self.port)
     }
 }
 

@@ -1,17 +1,18 @@
 //! Broken connections: what is not known is said, and settled by asking again.
 
+use semel::Owner;
 use semel::store::postgres::PostgresStore;
 use semel::store::{Claimed, ErrorKind, Fate, Finished, Store};
 use testkit::proxy::{Fault, Proxy};
 
-use super::place::Place;
+use super::place::{PATIENT, Place};
 use super::work::*;
 
-/// The store behind a proxy, on one lane that is connected.
+/// The store behind a proxy, on one lane that is connected. Its bounds are `more`.
 async fn behind_proxy(place: &Place, more: &str) -> (PostgresStore, Proxy) {
     let address = place.server.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
     let proxy = Proxy::start(address).unwrap();
-    let url = place.url_with(more).replace(address, &proxy.addr().to_string());
+    let url = place.url_with(&format!("&{more}")).replace(address, &proxy.addr().to_string());
     place.store().await.close().await;
     let store = open_at_last(PostgresStore::options(&url).unwrap().lanes(1)).await;
     warm_up(&store, &format!("warm-{}", place.schema)).await;
@@ -21,7 +22,7 @@ async fn behind_proxy(place: &Place, more: &str) -> (PostgresStore, Proxy) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_is_lost_leaves_a_doubt_that_repeating_settles() {
     let Some(place) = Place::take() else { return };
-    let (store, proxy) = behind_proxy(&place, "").await;
+    let (store, proxy) = behind_proxy(&place, PATIENT).await;
     let wish = claim("lost");
 
     proxy.set(Fault::DropResponse);
@@ -52,7 +53,7 @@ async fn an_answer_that_is_lost_leaves_a_doubt_that_repeating_settles() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_cannot_be_reached_is_an_outage_and_nothing_happened() {
     let Some(place) = Place::take() else { return };
-    let (store, proxy) = behind_proxy(&place, "&connect_timeout=2s").await;
+    let (store, proxy) = behind_proxy(&place, PATIENT).await;
     proxy.set(Fault::Refuse);
     proxy.cut();
     // The first to notice may have sent something into the broken connection.
@@ -82,7 +83,7 @@ async fn a_server_that_cannot_be_reached_is_an_outage_and_nothing_happened() {
 #[tokio::test(flavor = "multi_thread")]
 async fn looks_remember_an_outage_for_a_moment_and_do_not_all_try() {
     let Some(place) = Place::take() else { return };
-    let (store, proxy) = behind_proxy(&place, "&connect_timeout=2s").await;
+    let (store, proxy) = behind_proxy(&place, PATIENT).await;
     soon(store.now()).await.unwrap();
     proxy.set(Fault::Refuse);
     proxy.cut();
@@ -98,7 +99,7 @@ async fn looks_remember_an_outage_for_a_moment_and_do_not_all_try() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_is_given_up_in_bounded_time() {
     let Some(place) = Place::take() else { return };
-    let (store, proxy) = behind_proxy(&place, "&statement_timeout=200ms&connect_timeout=500ms").await;
+    let (store, proxy) = behind_proxy(&place, "statement_timeout=200ms&connect_timeout=500ms").await;
     let wish = claim("hung");
     proxy.set(Fault::Hang);
     let error = soon(store.claim(wish.clone())).await.unwrap_err();
@@ -106,13 +107,15 @@ async fn a_server_that_hangs_is_given_up_in_bounded_time() {
     let error = soon(store.claim(claim("next"))).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     proxy.set(Fault::Pass);
-    // Whether it arrived after all or not: it is its owner's.
+    // Whether it arrived after all or not: it is its owner's. While it is on its way it is nobody's.
     let claimed = soon(async {
         loop {
             match store.claim(wish.clone()).await {
+                Ok(Claimed::InFlight(met)) if met.record.head.owner == Owner::NOBODY => {}
                 Ok(claimed) => return claimed,
-                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+                Err(_) => {}
             }
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     })
     .await;

@@ -6,6 +6,9 @@ use semel::store::postgres::{PostgresOptions, PostgresStore};
 use testkit::services::{Lease, Service, require};
 use tokio_postgres::{Client, NoTls};
 
+/// What a store's URL says for whoever is not to see its bounds run out: a busy machine keeps these.
+pub(crate) const PATIENT: &str = "connect_timeout=60s&statement_timeout=60s";
+
 /// A schema that goes away with this.
 pub(crate) struct Place {
     pub(crate) schema: String,
@@ -31,10 +34,10 @@ impl Place {
 
     /// The store's URL, through the server's own door.
     pub(crate) fn url(&self) -> String {
-        self.url_with("")
+        self.url_with(&format!("&{PATIENT}"))
     }
 
-    /// The same, with more options.
+    /// The same, with other options.
     pub(crate) fn url_with(&self, more: &str) -> String {
         format!("{}?schema={}{more}", self.server, self.schema)
     }
@@ -61,13 +64,24 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        apart(&self.server, format!("DROP SCHEMA {} CASCADE", self.schema));
+        clear_away(&self.server, format!("DROP SCHEMA {} CASCADE", self.schema));
     }
 }
 
-/// Runs a statement on a thread and a runtime of its own, so that it works in any test and in `drop`.
+/// Runs a statement on a thread and a runtime of its own, so that it works in any test.
 pub(crate) fn apart(server: &str, sql: String) {
-    let server = server.to_owned();
+    beside(server, sql).expect("a statement beside the test");
+}
+
+/// The same in `drop`: what a test leaves behind is not worth a second failure.
+pub(crate) fn clear_away(server: &str, sql: String) {
+    if let Err(error) = beside(server, sql) {
+        eprintln!("{error}");
+    }
+}
+
+fn beside(server: &str, sql: String) -> Result<(), String> {
+    let (server, said) = (server.to_owned(), sql.clone());
     let done = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
@@ -80,8 +94,8 @@ pub(crate) fn apart(server: &str, sql: String) {
         })
     });
     match done.join() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => eprintln!("a statement beside the test failed: {error:?}"),
-        Err(_) => eprintln!("a statement beside the test panicked"),
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("{said}: {error:?}")),
+        Err(_) => Err(format!("{said}: panicked")),
     }
 }

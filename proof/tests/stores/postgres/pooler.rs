@@ -1,13 +1,12 @@
 //! Through PgBouncer, which hands every transaction to another session.
 
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use semel::conformance::{self, Harness};
 use semel::store::Store;
 use semel::store::postgres::PostgresStore;
 
-use super::place::{Place, apart};
+use super::place::{PATIENT, Place, apart, clear_away};
 use super::work::*;
 
 /// A PgBouncer in front of the server, for one database of a test's own. Ends with this.
@@ -28,7 +27,7 @@ impl Bouncer {
         let place = Place::take()?;
         assert!(installed(), "PgBouncer is not installed and cannot be; install the package pgbouncer");
         let dir = tempfile::tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = testkit::services::spare_port();
         let address = place.server.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
         let (host, server_port) = address.split_once(':').unwrap();
         // A role whose tables are found without a setting of the session.
@@ -80,7 +79,7 @@ impl Bouncer {
     }
 
     fn url(&self, more: &str) -> String {
-        format!("postgres://{}@127.0.0.1:{}/postgres{more}", self.place.schema, self.port)
+        format!("postgres://{}@127.0.0.1:{}/postgres?{PATIENT}{more}", self.place.schema, self.port)
     }
 }
 
@@ -95,8 +94,8 @@ impl Drop for Bouncer {
         let _ = self.child.wait();
         let name = &self.place.schema;
         let own = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{name}'");
-        apart(&self.place.server, own);
-        apart(&self.place.server, format!("DROP OWNED BY {name} CASCADE; DROP ROLE {name}"));
+        clear_away(&self.place.server, own);
+        clear_away(&self.place.server, format!("DROP OWNED BY {name} CASCADE; DROP ROLE {name}"));
     }
 }
 
@@ -139,12 +138,12 @@ async fn the_pooler_is_noticed_by_itself() {
         for task in tasks {
             soon(task).await.unwrap();
         }
-        let store = PostgresStore::open(&bouncer.url("?pgbouncer=true")).await.unwrap();
+        let store = PostgresStore::open(&bouncer.url("&pgbouncer=true")).await.unwrap();
         assert!(store.settings().pooled);
         store.close().await;
         // A schema of the URL's cannot be had here, unless it is the role's own.
-        PostgresStore::open(&bouncer.url(&format!("?schema={}", bouncer.place.schema))).await.unwrap();
-        let error = PostgresStore::open(&bouncer.url("?schema=public")).await.unwrap_err();
+        PostgresStore::open(&bouncer.url(&format!("&schema={}", bouncer.place.schema))).await.unwrap();
+        let error = PostgresStore::open(&bouncer.url("&schema=public")).await.unwrap_err();
         assert!(error.to_string().contains("ALTER ROLE"), "{error}");
     }
 }

@@ -3,7 +3,7 @@
 use semel::store::postgres::PostgresStore;
 use semel::store::{ErrorKind, Fate, Store};
 
-use super::place::{Place, apart};
+use super::place::{PATIENT, Place, apart, clear_away};
 use super::work::*;
 
 /// A role with settings of its own; goes away with this.
@@ -21,15 +21,20 @@ impl<'a> Role<'a> {
     }
 
     fn url(&self) -> String {
+        format!("{}&schema={}", self.url_of_its_own(), self.0.schema)
+    }
+
+    /// With the schemas the role itself is set to.
+    fn url_of_its_own(&self) -> String {
         let (_, rest) = self.0.server.rsplit_once('@').unwrap();
-        format!("postgres://{0}@{rest}?schema={0}", self.0.schema)
+        format!("postgres://{}@{rest}?{PATIENT}", self.0.schema)
     }
 }
 
 impl Drop for Role<'_> {
     fn drop(&mut self) {
         let name = &self.0.schema;
-        apart(&self.0.server, format!("DROP OWNED BY {name} CASCADE; DROP ROLE {name}"));
+        clear_away(&self.0.server, format!("DROP OWNED BY {name} CASCADE; DROP ROLE {name}"));
     }
 }
 
@@ -87,11 +92,10 @@ async fn a_lineage_that_cannot_be_heard_is_an_error_and_not_another_one() {
         );
         place.client().await.batch_execute(&sql).await.unwrap();
     };
-    let url = role.url();
-    let url = url.split_once('?').unwrap().0;
+    let url = role.url_of_its_own();
     // Whoever may not ask goes without that part of it.
     failing("42501").await;
-    let store = PostgresStore::open(url).await.unwrap();
+    let store = PostgresStore::open(&url).await.unwrap();
     assert_eq!(store.lineage().system, None);
     let before = soon(Store::lineage(&store)).await.unwrap();
     assert!(before.is_some());
@@ -113,9 +117,8 @@ async fn a_standby_is_unavailable_and_says_so() {
     let role = Role::with(&place, &[&format!("search_path = {name}, pg_catalog")]);
     let sql = "CREATE FUNCTION pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true'";
     place.client().await.batch_execute(sql).await.unwrap();
-    let url = role.url();
-    let url = url.split_once('?').unwrap().0;
-    let error = PostgresStore::open(url).await.unwrap_err();
+    let url = role.url_of_its_own();
+    let error = PostgresStore::open(&url).await.unwrap_err();
     assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::NotApplied), "{error}");
     assert!(error.to_string().contains("standby"), "{error}");
 }

@@ -8,13 +8,14 @@ use semel::store::postgres::PostgresStore;
 use semel::store::{Claimed, ErrorKind, Fate, Finish, Store};
 
 use super::between::{Act, BIND, Between, PARSE, QUERY};
-use super::place::{Place, apart};
+use super::place::{PATIENT, Place, apart, clear_away};
 use super::work::*;
 
 async fn between(place: &Place) -> (Between, String) {
     let address = place.server.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
     let between = Between::start(address.to_owned()).await;
-    let url = place.url_with("&sslmode=disable").replace(address, &between.addr.to_string());
+    let url =
+        place.url_with(&format!("&sslmode=disable&{PATIENT}")).replace(address, &between.addr.to_string());
     (between, url)
 }
 
@@ -71,7 +72,7 @@ async fn a_large_outcome_that_cannot_be_fetched_is_one_callers_trouble() {
         let Some(place) = Place::take() else { return };
         let (between, url) = between(&place).await;
         // An outcome that does not come along with the answers to a batch, and two who ask for it.
-        let store = one_lane(&format!("{url}&statement_timeout=4s")).await;
+        let store = one_lane(&format!("{url}&statement_timeout=6s")).await;
         let ticket = run(&store, "large").await;
         let outcome = Some(Outcome::new(200, vec![7; 100 << 10]));
         soon(store.finish(ticket, Finish { outcome, ..finish() })).await.unwrap();
@@ -103,7 +104,7 @@ struct Role<'a>(&'a Place);
 
 impl Drop for Role<'_> {
     fn drop(&mut self) {
-        apart(&self.0.server, format!("DROP OWNED BY {0}; DROP ROLE {0}", self.0.schema));
+        clear_away(&self.0.server, format!("DROP OWNED BY {0}; DROP ROLE {0}", self.0.schema));
     }
 }
 

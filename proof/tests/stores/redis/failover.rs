@@ -9,7 +9,7 @@ use semel::store::redis::RedisStore;
 use semel::store::{Claimed, ErrorKind, Fate, Store};
 use testkit::services::{Service, require};
 
-use super::support::{Server, claim, done, options, replayed, run};
+use super::support::{Server, claim, done, options, replayed, run, settled};
 
 /// What HAProxy or a virtual address is to a service: connections go to whoever is the primary when they are made, and
 /// those that are there stay where they are.
@@ -52,15 +52,6 @@ fn carry(mut from: TcpStream, mut to: TcpStream) {
     let _ = from.shutdown(Shutdown::Both);
 }
 
-async fn in_step(store: &RedisStore) {
-    for attempt in 0..60 {
-        if store.claim(claim(&format!("in-step-{attempt}"))).await.is_ok() {
-            return;
-        }
-    }
-    panic!("the replica does not come into step");
-}
-
 #[tokio::test]
 async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_to_a_primary() {
     let Some(_) = require(Service::Redis) else { return };
@@ -68,11 +59,11 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
     let (host, port) = (old.address().0, old.address().1.to_string());
     let new = Server::start(&["--replicaof", host, &port]).await;
     let address = Address::of(&old);
-    let url = format!("redis://{}?timeout=5000&replicas=1", address.at);
+    let url = format!("redis://{}?timeout=30000&replicas=1", address.at);
     options(&old.url(), "s").create().await.unwrap();
     let waiting = RedisStore::open(&url).await.unwrap();
-    in_step(&waiting).await;
-    let store = RedisStore::open(&format!("redis://{}?timeout=5000", address.at)).await.unwrap();
+    settled(&waiting, &claim("in-step")).await;
+    let store = RedisStore::open(&format!("redis://{}?timeout=30000", address.at)).await.unwrap();
     done(&waiting, "before").await;
     done(&store, "warm").await;
 
@@ -95,7 +86,7 @@ async fn a_primary_that_becomes_a_replica_is_an_outage_until_the_address_points_
         run(&store, claim(&format!("after-{n}"))).await;
     }
     // And the old one, now a replica of the new one, counts for whoever waits for one.
-    in_step(&waiting).await;
+    settled(&waiting, &claim("in-step")).await;
 }
 
 async fn loop_until_granted(store: &RedisStore, key: &str) -> semel::store::Ticket {

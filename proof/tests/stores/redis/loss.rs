@@ -11,7 +11,9 @@ use semel::{Execution, Guard, GuardError, Key, Outcome, Scope, StoreDown};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, require};
 
-use super::support::{Server, claim, completed, done, intent, options, replayed, run};
+use super::support::{
+    Server, claim, completed, done, in_doubt, intent, open_at_last, options, replayed, run, settled,
+};
 
 const DURABLE: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -85,7 +87,7 @@ async fn a_flush_during_traffic_lets_nothing_run_again() {
     lost(store.get(intent(&finished[0]).id()).await);
     lost(store.list(semel::store::Filter::default()).await);
     // A service that is restarted now does not begin anew either.
-    lost(RedisStore::open(&server.url()).await);
+    lost(RedisStore::open(&server.patient_url()).await);
 }
 
 #[tokio::test]
@@ -139,10 +141,10 @@ async fn a_part_that_is_lost_is_refused_and_the_rest_goes_on() {
     let marker = format!("s{{{}{}}}", digit(bucket >> 5), digit(bucket % 32));
     assert_eq!(server.say::<u64>(&["DEL", &marker]).await, 1);
     lost(store.claim(claim("k")).await);
-    let reopened = RedisStore::open(&server.url()).await.unwrap();
+    let reopened = RedisStore::open(&server.patient_url()).await.unwrap();
     lost(reopened.claim(claim("k")).await);
     done(&reopened, "another").await;
-    let error = semel::store::migrate(&server.url()).await.unwrap_err();
+    let error = semel::store::migrate(&server.patient_url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "migrate must not repair in passing: {error}");
     options(&server.url(), "s").accept_loss().await.unwrap();
     assert_eq!(replayed(&store, "k").await, "k", "what was not lost is still known");
@@ -163,7 +165,7 @@ async fn an_empty_restart_is_noticed() {
         }
     };
     lost(error);
-    lost(RedisStore::open(&server.url()).await);
+    lost(RedisStore::open(&server.patient_url()).await);
 }
 
 #[tokio::test]
@@ -176,7 +178,7 @@ async fn what_was_acknowledged_survives_sigkill_where_redis_says_always() {
     let running = claim("running");
     let ticket = run(&store, running.clone()).await;
     server.restart().await;
-    let store = RedisStore::open(&server.url()).await.unwrap();
+    let store = RedisStore::open(&server.patient_url()).await.unwrap();
     assert_eq!(replayed(&store, "done").await, "done");
     assert_eq!(run(&store, running).await, ticket);
 }
@@ -190,24 +192,19 @@ async fn a_replica_promoted_without_the_last_writes_has_forgotten_them_and_nobod
     let between = Proxy::start(primary.address()).unwrap();
     let (host, port) = (between.addr().ip().to_string(), between.addr().port().to_string());
     let replica = Server::start(&["--replicaof", &host, &port]).await;
-    let waiting = RedisStore::open(&format!("{}?replicas=1&timeout=1000", primary.url())).await.unwrap();
-    for attempt in 0.. {
-        // Once the replica is in step, a write is acknowledged when it has it.
-        match waiting.claim(claim(&format!("in-step-{attempt}"))).await {
-            Ok(_) => break,
-            Err(error) => assert!(attempt < 30, "{error}"),
-        }
-    }
+    // Once the replica is in step, a write is acknowledged when it has it.
+    let patient = open_at_last(&format!("{}&replicas=1", primary.patient_url())).await;
+    settled(&patient, &claim("in-step")).await;
+    let waiting = open_at_last(&format!("{}?replicas=1&timeout=2000", primary.url())).await;
     between.set(Fault::Hang);
     // Without waiting for replicas this is acknowledged; with it, it is in doubt.
     done(&store, "late").await;
-    let error = waiting.claim(claim("waiting")).await.unwrap_err();
-    assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::InDoubt), "{error}");
+    in_doubt(async || waiting.claim(claim("waiting")).await).await;
     between.cut();
     drop(between);
     drop(primary);
     replica.say::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    let promoted = RedisStore::open(&replica.url()).await.expect("nothing looks wrong");
+    let promoted = RedisStore::open(&replica.patient_url()).await.expect("nothing looks wrong");
     assert_eq!(replayed(&promoted, "old").await, "old");
     // The promise Redis cannot keep: this was done, acknowledged, and runs again.
     run(&promoted, claim("late")).await;
@@ -224,7 +221,7 @@ async fn eviction_is_refused_at_the_start() {
             error.to_string().contains(policy) && error.to_string().contains("force=eviction"),
             "{error}"
         );
-        let forced = RedisStore::options(&format!("{}?force=eviction", server.url())).unwrap();
+        let forced = RedisStore::options(&format!("{}&force=eviction", server.patient_url())).unwrap();
         done(&forced.create().await.unwrap(), "k").await;
     }
 }

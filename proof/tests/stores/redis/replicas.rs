@@ -5,11 +5,13 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use semel::store::redis::RedisStore;
-use semel::store::{Claimed, ErrorKind, Fate, Finished, Store, StoreError};
+use semel::store::{Claimed, Finished, Store};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Service, require};
 
-use super::support::{Server, body_of, claim, completed, done, options, run};
+use super::support::{
+    Server, body_of, claim, completed, done, in_doubt, open_at_last, options, run, settled,
+};
 
 /// A primary and a replica of it that is in step; the way between them can be stopped.
 struct Pair {
@@ -28,66 +30,47 @@ impl Pair {
         let (host, port) = (between.addr().ip().to_string(), between.addr().port().to_string());
         let replica = Server::start(&["--replicaof", &host, &port]).await;
         let pair = Self { primary, replica, between, quick };
-        pair.settled(&pair.waiting(1).await, "in-step").await;
+        settled(&pair.waiting(1).await, &claim("in-step")).await;
         pair
     }
 
+    /// Waits for the replica as long as a busy machine may take.
     async fn waiting(&self, connections: usize) -> RedisStore {
-        let url = format!("{}?replicas=1&timeout=2000&connections={connections}", self.primary.url());
-        RedisStore::open(&url).await.unwrap()
+        open_at_last(&self.url(30_000, connections)).await
     }
 
-    /// Asks until a replica has it.
-    async fn settled(&self, store: &RedisStore, key: &str) -> Claimed {
-        let claim = claim(key);
-        for _ in 0..60 {
-            match store.claim(claim.clone()).await {
-                Ok(claimed) => return claimed,
-                Err(error) => in_doubt(error),
-            }
-        }
-        panic!("the replica does not come into step");
+    /// Waits for a replica that does not answer; half of its time-out is for that.
+    async fn brief(&self, connections: usize) -> RedisStore {
+        open_at_last(&self.url(2_000, connections)).await
     }
-}
 
-fn in_doubt(error: StoreError) {
-    assert_eq!((error.kind(), error.fate()), (ErrorKind::Unavailable, Fate::InDoubt), "{error}");
+    fn url(&self, timeout_ms: u32, connections: usize) -> String {
+        format!("{}?replicas=1&timeout={timeout_ms}&connections={connections}", self.primary.url())
+    }
 }
 
 #[tokio::test]
 async fn with_a_replica_it_is_acknowledged_and_without_it_is_in_doubt() {
     let Some(_) = require(Service::Redis) else { return };
     let mut pair = Pair::new().await;
-    let store = pair.waiting(2).await;
+    let (store, brief) = (pair.waiting(2).await, pair.brief(2).await);
     done(&store, "alive").await;
     assert_eq!(body_of(store.claim(claim("alive")).await), "alive");
     let open = run(&store, claim("open")).await;
 
     pair.replica.kill();
     let dead = claim("dead");
-    in_doubt(store.claim(dead.clone()).await.unwrap_err());
-    in_doubt(store.finish(open, completed("open")).await.unwrap_err());
-    // Asked again, over whichever connection: it is there, and it is still in doubt.
-    for _ in 0..4 {
-        in_doubt(store.claim(dead.clone()).await.unwrap_err());
-        in_doubt(store.finish(open, completed("open")).await.unwrap_err());
+    // Then asked again, over whichever connection: it is there, and it is still in doubt.
+    for _ in 0..5 {
+        in_doubt(async || brief.claim(dead.clone()).await).await;
+        in_doubt(async || brief.finish(open, completed("open")).await).await;
     }
 
     pair.replica.restart().await;
-    let Claimed::Run(ticket) = settled_claim(&store, dead).await else { panic!("it was granted") };
+    let Claimed::Run(ticket) = settled(&brief, &dead).await else { panic!("it was granted") };
     assert_eq!(ticket.attempt, 1);
     assert_eq!(store.finish(open, completed("other")).await.unwrap(), Finished::Already);
     assert_eq!(body_of(store.claim(claim("open")).await), "open");
-}
-
-async fn settled_claim(store: &RedisStore, claim: semel::store::Claim) -> Claimed {
-    for _ in 0..60 {
-        match store.claim(claim.clone()).await {
-            Ok(claimed) => return claimed,
-            Err(error) => in_doubt(error),
-        }
-    }
-    panic!("the replica does not come back");
 }
 
 #[tokio::test]
@@ -97,10 +80,10 @@ async fn what_somebody_else_wrote_is_not_replayed_before_a_replica_has_it() {
     pair.between.set(Fault::Hang);
     done(&pair.quick, "late").await;
     // A connection that has written nothing itself.
-    let store = pair.waiting(1).await;
-    in_doubt(store.claim(claim("late")).await.unwrap_err());
+    let store = pair.brief(1).await;
+    in_doubt(async || store.claim(claim("late")).await).await;
     pair.between.set(Fault::Pass);
-    let claimed = pair.settled(&store, "late").await;
+    let claimed = settled(&store, &claim("late")).await;
     assert_eq!(body_of(Ok(claimed)), "late");
 }
 

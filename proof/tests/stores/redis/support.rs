@@ -6,9 +6,10 @@ use std::time::Duration;
 use ::redis::aio::MultiplexedConnection;
 use semel::intent::fingerprint::Fingerprint;
 use semel::store::redis::{RedisOptions, RedisStore};
-use semel::store::{Claim, Claimed, Finish, Finished, Store, StoreError, Ticket};
+use semel::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, StoreError, Ticket};
 use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
 use testkit::child::Child;
+use testkit::services::spare_port;
 
 pub(crate) const LEASE_MS: u64 = 60_000;
 
@@ -108,6 +109,54 @@ pub(crate) fn body_of(claimed: Result<Claimed, StoreError>) -> String {
     }
 }
 
+/// Opens with a time-out that is too short for a busy machine now and then.
+pub(crate) async fn open_at_last(url: &str) -> RedisStore {
+    soon(async {
+        loop {
+            match RedisStore::open(url).await {
+                Ok(store) => return store,
+                Err(error) => println!("not open yet: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+}
+
+/// The answer has to be that it is in doubt. A machine too slow to reach the server in time has sent nothing, and asks
+/// again.
+pub(crate) async fn in_doubt<T: std::fmt::Debug>(ask: impl AsyncFn() -> Result<T, StoreError>) {
+    soon(async {
+        loop {
+            let error = ask().await.expect_err("no replica has it");
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            if error.fate() == Fate::InDoubt {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+/// Asks until the store is reached, and as many replicas as it waits for have it.
+pub(crate) async fn settled(store: &RedisStore, claim: &Claim) -> Claimed {
+    soon(async {
+        loop {
+            match store.claim(claim.clone()).await {
+                Ok(claimed) => return claimed,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+}
+
+pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("it takes much too long")
+}
+
 /// A server of the test's own, which it may flush, fill, misconfigure and kill. Ended with the test.
 pub(crate) struct Server {
     child: Child,
@@ -118,7 +167,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(settings: &[&str]) -> Self {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = spare_port();
         let dir = tempfile::tempdir().unwrap();
         let settings: Vec<String> = settings.iter().map(|word| (*word).to_owned()).collect();
         let child = spawn(port, &dir, &settings);
@@ -129,6 +178,11 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The same with a time-out a busy machine keeps.
+    pub(crate) fn patient_url(&self) -> String {
+        format!("{}?timeout=30000", self.url())
     }
 
     pub(crate) fn address(&self) -> (&'static str, u16) {

@@ -3,7 +3,7 @@
 use semel::store::redis::RedisStore;
 use semel::store::{ErrorKind, Fate};
 use testkit::certificates::certificates;
-use testkit::services::{Service, require};
+use testkit::services::{Service, require, spare_port};
 
 use super::support::{Server, done, replayed};
 
@@ -13,7 +13,7 @@ async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {
     let at = tempfile::tempdir().unwrap();
     certificates(at.path());
     let file = |name: &str| at.path().join(name).display().to_string();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = spare_port().to_string();
     let (ca, other, cert, key) = (file("ca.pem"), file("other.pem"), file("server.pem"), file("server.key"));
     let settings = [
         ["--tls-port", &port],
@@ -23,7 +23,7 @@ async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {
         ["--tls-auth-clients", "no"],
     ];
     let server = Server::start(&settings.concat()).await;
-    let url = |host: &str, ca: &str| format!("rediss://{host}:{port}?timeout=5000&ca={ca}");
+    let url = |host: &str, ca: &str| format!("rediss://{host}:{port}?timeout=30000&ca={ca}");
 
     let store = RedisStore::options(&url("localhost", &ca)).unwrap().create().await.unwrap();
     done(&store, "k").await;
@@ -40,7 +40,7 @@ async fn tls_is_used_where_asked_and_a_certificate_by_a_stranger_is_refused() {
         assert!(causes.contains("certificate"), "{error:?}");
     }
     // The system's authorities do not know ours, and what is no certificate is not taken for one.
-    assert!(RedisStore::open(&format!("rediss://localhost:{port}?timeout=5000")).await.is_err());
+    assert!(RedisStore::open(&format!("rediss://localhost:{port}?timeout=30000")).await.is_err());
     let error = RedisStore::open(&url("localhost", &key)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Misconfigured, "{error}");
     // Plain words to a port that wants TLS are an outage, not a hang.

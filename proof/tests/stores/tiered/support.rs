@@ -31,7 +31,7 @@ impl Place {
 
     /// The cache's URL. A look may take long here: the machine is busy, and these tests are not about speed.
     pub(crate) fn cache_url(&self) -> String {
-        format!("{}?prefix={}&timeout=5000", self.redis.url(), self.prefix)
+        format!("{}?prefix={}&timeout=30000", self.redis.url(), self.prefix)
     }
 
     pub(crate) async fn sqlite(&self) -> SqliteStore {
@@ -69,6 +69,11 @@ impl Place {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         panic!("{} of {times} fills were {result}", self.fills(result));
+    }
+
+    /// How many outcomes have come to their end on the way into the cache, there or not.
+    pub(crate) fn fills_ended(&self) -> u64 {
+        ["stored", "overtaken", "dropped", "error"].iter().map(|result| self.fills(result)).sum()
     }
 
     /// The entries of this store in the cache.
