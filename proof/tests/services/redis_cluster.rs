@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// With patience: asked for nothing else, a client gives up after a second.
 async fn cluster(nodes: Vec<&str>) -> ClusterConnection {
     let client = ClusterClient::builder(nodes).connection_timeout(PATIENCE).response_timeout(PATIENCE);
-    soon(client.build().unwrap().get_async_connection()).await.unwrap()
+    soon(client.build().expect("a client").get_async_connection()).await.expect("a connection")
 }
 
 #[tokio::test]
