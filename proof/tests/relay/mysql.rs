@@ -10,6 +10,7 @@ use semel::relay::{Rebase, Settled, Source, SourceError};
 use semel::tx::driver::Dialect;
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, Row};
+use testkit::proxy::Proxy;
 use testkit::services::{Lease, Service, require};
 
 use crate::sink::TestSink;
@@ -22,7 +23,7 @@ pub struct Maria {
     pool: MySqlPool,
     pub outbox: MysqlOutbox,
     database: String,
-    _lease: Lease,
+    server: Lease,
 }
 
 impl Maria {
@@ -38,7 +39,7 @@ impl Maria {
         sqlx::raw_sql(outbox::schema(Dialect::Mysql)).execute(&pool).await.unwrap();
         // A busy server takes longer than usual to greet.
         let outbox = MysqlOutbox::new(&format!("{url}?connect-timeout-ms=60000")).unwrap().lease(LEASE);
-        Some(Self { pool, outbox, database, _lease: lease })
+        Some(Self { pool, outbox, database, server: lease })
     }
 
     pub async fn append(&self, events: &[(&str, &str)]) {
@@ -47,6 +48,13 @@ impl Maria {
             append_tx(&mut tx, &event(key, text)).await.unwrap();
             tx.commit().await.unwrap();
         }
+    }
+
+    /// How many parts each relay has.
+    async fn owned(&self) -> Vec<i64> {
+        let owned =
+            "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
+        sqlx::query_scalar(owned).fetch_all(&self.pool).await.unwrap()
     }
 
     pub async fn end(self) {
@@ -88,6 +96,40 @@ async fn a_lease_that_is_over_is_not_kept() {
     world.append(&[("a", "1"), ("a", "2")]).await;
     let outbox = world.outbox.clone().batch_max(1, 1 << 20);
     crate::ownership::kept_too_late(&mut outbox.source(), &mut outbox.source(), LEASE).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_new_lease_does_not_bring_back_an_old_batch() {
+    let Some(world) = Maria::new().await else { return };
+    world.append(&[("a", "1")]).await;
+    let outbox = &world.outbox;
+    crate::ownership::woken(&mut outbox.source(), &mut outbox.source(), LEASE).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn parts_had_before_a_connection_broke_come_to_others() {
+    let Some(world) = Maria::new().await else { return };
+    let server = world.server.url().rsplit_once('@').unwrap().1.split('/').next().unwrap();
+    let proxy = Proxy::start(server).unwrap();
+    let url = world.server.url().rsplit_once('/').unwrap().0.replace(server, &proxy.addr().to_string());
+    let lease = Duration::from_secs(30);
+    let through = MysqlOutbox::new(&format!("{url}/{}", world.database)).unwrap().lease(lease);
+    let direct = world.outbox.clone().lease(lease);
+    let owned = async || world.owned().await;
+    crate::ownership::orphaned(&mut through.source(), &mut direct.source(), &proxy, owned).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn parts_are_shared_by_one_that_is_always_busy() {
+    let Some(world) = Maria::new().await else { return };
+    let keys: Vec<String> = (0..200).map(|n| format!("k{n}")).collect();
+    world.append(&keys.iter().map(|key| (key.as_str(), "1")).collect::<Vec<_>>()).await;
+    let outbox = world.outbox.clone().batch_max(1, 1 << 20);
+    let owned = async || world.owned().await;
+    crate::ownership::shared_while_busy(&mut outbox.source(), &mut outbox.source(), LEASE, owned).await;
     world.end().await;
 }
 

@@ -272,6 +272,36 @@ async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
 }
 
 /// A relay that loses its connection and not its lease: what falls to another meanwhile is given back.
+pub async fn orphaned(
+    first: &mut impl Source,
+    second: &mut impl Source,
+    proxy: &Proxy,
+    owned: impl AsyncFn() -> Vec<i64>,
+) {
+    assert!(first.next().await.unwrap().is_none());
+    assert!(second.next().await.unwrap().is_none());
+    proxy.cut();
+    let begun = Instant::now();
+    loop {
+        let _ = first.next().await;
+        assert!(second.next().await.unwrap().is_none());
+        if owned().await == [8, 8] {
+            return;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "the lanes stay with one that does not know of them"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// How many lanes each relay has.
+async fn owned(client: &tokio_postgres::Client) -> Vec<i64> {
+    let owned = "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
+    client.query(owned, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
 #[tokio::test]
 async fn lanes_had_before_a_connection_broke_come_to_others() {
     let Some(world) = Postgres::new().await else { return };
@@ -281,41 +311,62 @@ async fn lanes_had_before_a_connection_broke_come_to_others() {
     let lease = Duration::from_secs(30);
     let through = PostgresOutbox::options(&url).unwrap().lease(lease).open().await.unwrap();
     let direct = world.options().lease(lease).open().await.unwrap();
-    let (mut first, mut second) = (through.source(), direct.source());
-    assert!(first.next().await.unwrap().is_none());
-    assert!(second.next().await.unwrap().is_none());
-    proxy.cut();
-    let owned = "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
+    orphaned(&mut through.source(), &mut direct.source(), &proxy, async || owned(&client).await).await;
+    world.end().await;
+}
+
+/// It always has a batch on its way, with one event in it, when it hears of the other.
+pub async fn shared_while_busy(
+    first: &mut impl Source,
+    second: &mut impl Source,
+    lease: Duration,
+    owned: impl AsyncFn() -> Vec<i64>,
+) {
+    let go_on = |told: Result<(), SourceError>| {
+        assert!(told.as_ref().err().is_none_or(SourceError::may_retry), "{told:?}");
+    };
     let begun = Instant::now();
-    loop {
-        let _ = first.next().await;
-        assert!(second.next().await.unwrap().is_none());
-        let rows = client.query(owned, &[]).await.unwrap();
-        if rows.iter().map(|row| row.get(0)).collect::<Vec<i64>>() == [8, 8] {
-            break;
+    batch(first).await;
+    while owned().await != [8, 8] {
+        assert!(begun.elapsed() < Duration::from_secs(120), "it has {:?} lanes", owned().await);
+        match second.next().await {
+            Ok(Some(_)) => go_on(second.done(&[Settled::Confirmed]).await),
+            told => go_on(told.map(drop)),
         }
-        assert!(
-            begun.elapsed() < Duration::from_secs(120),
-            "the lanes stay with one that does not know of them"
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(lease * 3 / 8).await;
+        go_on(first.keep().await);
+        go_on(first.done(&[Settled::Confirmed]).await);
+        batch(first).await;
     }
+}
+
+#[tokio::test]
+async fn lanes_are_shared_by_one_that_is_always_busy() {
+    let Some(world) = Postgres::new().await else { return };
+    let client = world.connect().await;
+    for n in 0..200 {
+        client.batch_execute(&insert(&format!("k{n}"), "1")).await.unwrap();
+    }
+    let outbox = world.options().lease(LEASE).batch_max(1, 1 << 20).open().await.unwrap();
+    shared_while_busy(&mut outbox.source(), &mut outbox.source(), LEASE, async || owned(&client).await).await;
     world.end().await;
 }
 
 /// Asked for its lag after a sleep, it has a lease again: but not the batch it had before.
-#[tokio::test]
-async fn a_new_lease_does_not_bring_back_an_old_batch() {
-    let Some(world) = Postgres::new().await else { return };
-    let client = world.connect().await;
-    client.batch_execute(&insert("a", "1")).await.unwrap();
-    let outbox = world.options().lease(LEASE).open().await.unwrap();
-    let (mut first, mut second) = (outbox.source(), outbox.source());
-    assert_eq!(batch(&mut first).await.events.len(), 1);
-    tokio::time::sleep(LEASE * 9 / 8).await;
-    assert_eq!(drained(&mut second).await, ["1"]);
+pub async fn woken(first: &mut impl Source, second: &mut impl Source, lease: Duration) {
+    assert_eq!(batch(first).await.events.len(), 1);
+    tokio::time::sleep(lease * 9 / 8).await;
+    assert_eq!(drained(second).await, ["1"]);
     let lag = first.lag().await;
     assert!(matches!(lag, Err(SourceError::Fenced)), "{lag:?}");
     assert!(!first.holds());
+}
+
+#[tokio::test]
+async fn a_new_lease_does_not_bring_back_an_old_batch() {
+    let Some(world) = Postgres::new().await else { return };
+    world.connect().await.batch_execute(&insert("a", "1")).await.unwrap();
+    let outbox = world.options().lease(LEASE).open().await.unwrap();
+    woken(&mut outbox.source(), &mut outbox.source(), LEASE).await;
     world.end().await;
 }

@@ -151,6 +151,29 @@ async fn a_killed_redis_keeps_what_it_confirmed() {
     assert_eq!(texts(&read(server.url(), &stream).await), ["1", "2"]);
 }
 
+/// A server that is demoted keeps its connections, and takes nothing on them: whoever asks for a new one gets to its
+/// successor.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_demoted_server_is_not_stayed_with() {
+    let Some(server) = alone(Service::Redis) else { return };
+    let stream = unique("demoted");
+    let proxy = Proxy::start(server.url().trim_start_matches("redis://")).unwrap();
+    let mut sink = RedisStreamSink::options(&format!("redis://{}", proxy.addr())).unwrap().open();
+    assert!(confirmed(&sink.publish(&[event(&stream, "a", 1)]).await));
+    let (mut admin, connections) = (connect(server.url()).await, proxy.accepted());
+    let of = async |admin: &mut redis::aio::MultiplexedConnection, host: &str, port: &str| {
+        redis::cmd("REPLICAOF").arg(host).arg(port).exec_async(admin).await.unwrap();
+    };
+    of(&mut admin, "127.0.0.1", "1").await;
+    let second = [event(&stream, "a", 2)];
+    let refused = sink.publish(&second).await;
+    of(&mut admin, "NO", "ONE").await;
+    assert!(matches!(&refused[0], Published::Failed(_)), "{refused:?}");
+    assert!(confirmed(&sink.publish(&second).await));
+    assert!(proxy.accepted() > connections, "it asks the same server for ever");
+    assert_eq!(texts(&read(server.url(), &stream).await), ["1", "2"]);
+}
+
 /// Wherever the connection is cut while it is asked: it could not be asked, and is not taken for one that keeps all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cut_connection_is_no_answer() {

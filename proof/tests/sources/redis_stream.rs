@@ -182,6 +182,28 @@ async fn is_kept(last: bool) -> bool {
     true
 }
 
+/// Marks of what is in the stream are not forgotten: it may come again as long as it is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_keeps_its_messages_for_as_long_as_its_oldest_is_old() {
+    let Some(redis) = require(Service::Redis) else { return };
+    let Some(scene) = Scene::<RedisStream>::new(redis.url()).await else { return };
+    let mut connection = RedisStream::new(redis.url(), &scene.name).connection().await.unwrap();
+    let day = Duration::from_secs(86_400);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let id = format!("{}-1", (now - day).as_millis());
+    let mut add = redis::cmd("XADD");
+    let _: String =
+        add.arg(&scene.name).arg(id).arg("semel-id").arg("old").query_async(&mut connection).await.unwrap();
+    let mut source = open(redis.url(), &scene, "one");
+    let old = receive(&mut source, 1).await;
+    source.settle(&all(&old, Settle::Done)).await.unwrap();
+    // Also when it is done: another group may begin with it, or this one anew.
+    let kept = source.retention().await.unwrap();
+    assert!((day..day + SOON).contains(&kept), "{kept:?}");
+    source.leave().await.unwrap();
+    scene.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() {
     let Some(redis) = require(Service::Redis) else { return };
