@@ -83,9 +83,16 @@ impl Scene {
         begun(Child::spawn(command, crash_at).unwrap(), "working")
     }
 
-    /// Effects so far; none while the database is away.
+    /// Effects so far, once the database can be asked.
     async fn effects(&self) -> i64 {
-        sqlx::query_scalar("SELECT count(*) FROM effect").fetch_one(&self.pool).await.unwrap_or(0)
+        let until = Instant::now() + SOON;
+        loop {
+            match sqlx::query_scalar("SELECT count(*) FROM effect").fetch_one(&self.pool).await {
+                Ok(effects) => return effects,
+                Err(error) => assert!(Instant::now() < until, "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Waits until there are so many more.
@@ -109,6 +116,7 @@ impl Scene {
         self.judge(&ledger).await
     }
 
+    /// What does not is for the judge to name.
     async fn arrive(&self) {
         let look = "SELECT count(*) FROM semel_outbox o WHERE NOT EXISTS (SELECT FROM effect e WHERE e.id = o.id::text)";
         let until = Instant::now() + SOON;
