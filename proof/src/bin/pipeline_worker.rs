@@ -101,10 +101,13 @@ fn wrong(args: &[&str]) -> Result<String, Wrong> {
     }
     let consumer: BaseConsumer = consumer.create()?;
     consumer.subscribe(&[input])?;
-    let producer: BaseProducer = config()
-        .set("transactional.id", format!("{group}-{name}-wrong"))
-        .set("transaction.timeout.ms", "600000")
-        .create()?;
+    let mut producer = config();
+    producer.set("transactional.id", format!("{group}-{name}-wrong"));
+    if how == "nameless" {
+        // Who sleeps with its transaction open is not to be relieved of it.
+        producer.set("transaction.timeout.ms", "600000");
+    }
+    let producer: BaseProducer = producer.create()?;
     producer.init_transactions(PATIENCE)?;
     loop {
         let mut taken = Vec::new();

@@ -86,7 +86,8 @@ impl<B: Broker> Play<B> {
             if round % 8 == 1 {
                 guest.terminate().unwrap();
                 // Who cannot give back all that it has in time says so: that comes again.
-                guest.wait(SOON).unwrap();
+                let ended = guest.wait(SOON).unwrap();
+                assert!(matches!(ended.status.code(), Some(0 | 1)), "{ended:?}");
                 self.happened.left_in_order += 1;
             } else {
                 assert_eq!(guest.kill().unwrap().signal(), Some(9), "{:?}", guest.wait(SOON));

@@ -91,7 +91,7 @@ async fn told_of_all_before<B: Broker>(mut scene: Scene<B>) {
             return scene.end().await;
         }
     }
-    panic!("what was told and had no effect is lost");
+    panic!("what was told past a message that was not done was never caught");
 }
 
 async fn caught<B: Broker>(scene: Scene<B>) {

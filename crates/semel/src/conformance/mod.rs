@@ -4,10 +4,10 @@
 //! it: it plays a few callers against the store and panics, naming the law, when the answer is wrong. The
 //! docs of each function say what goes wrong in the world when a store breaks it.
 //!
-//! Two answers only put a law off, for half a minute in which it asks again: that a change is
-//! [busy](crate::store::ErrorKind::Busy) and [was not applied](crate::store::Fate::NotApplied), and that a claim which
-//! has to run is in flight under [nobody](crate::Owner::NOBODY), or under a record that has an expiry already. The
-//! latter is what a store may say of a key that an open transaction holds.
+//! Some answers merely put a law off, and it asks again: for half a minute that a change is
+//! [busy](crate::store::ErrorKind::Busy) and [was not applied](crate::store::Fate::NotApplied), or that a claim which
+//! has to run is in flight under [nobody](crate::Owner::NOBODY); for five seconds that it is in flight under a record
+//! that has an expiry already. That is what a store may say of a key that an open transaction holds.
 //!
 //! The author of a store implements [`Harness`] and writes one line in a test file:
 //!

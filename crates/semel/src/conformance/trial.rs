@@ -29,6 +29,8 @@ pub(super) const SHORT_MS: u64 = 40;
 pub(super) const RECIPE: u64 = 1;
 /// How long a store may put a law off because others hold the record, and how often it is asked meanwhile.
 const HELD_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a sweep may hold what has expired: much less than until another law sweeps, or expiry would be known by that.
+const SWEPT_PATIENCE: Duration = Duration::from_secs(5);
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// One law in one store.
@@ -107,7 +109,7 @@ impl<S: Store> Trial<S> {
         loop {
             match self.ask(claim).await {
                 Claimed::Run(ticket) => return ticket,
-                Claimed::InFlight(met) if is_held(&met) && began.elapsed() < HELD_PATIENCE => {}
+                Claimed::InFlight(met) if began.elapsed() < held_for(&met) => {}
                 other => self.fail(format_args!("the claim was not granted but answered {}", name(&other))),
             }
             tokio::time::sleep(ASK_AGAIN).await;
@@ -285,11 +287,15 @@ impl<S: Store> Trial<S> {
     }
 }
 
-/// In flight for a transaction that is still open, and not for the owner of a claim: under nobody, or under a record
-/// that is past its end. It may be a sweep, or the same claim sent a moment before.
-fn is_held(met: &Existing) -> bool {
+/// How long a key may be in flight for an open transaction, and not for the owner of a claim. Under nobody: the same
+/// claim, say, sent a moment before. Under a record that has an expiry: a sweep.
+fn held_for(met: &Existing) -> Duration {
     let head = &met.record.head;
-    head.owner == Owner::NOBODY || head.expires_at.is_some()
+    match (head.owner == Owner::NOBODY, head.expires_at) {
+        (true, _) => HELD_PATIENCE,
+        (false, Some(_)) => SWEPT_PATIENCE,
+        (false, None) => Duration::ZERO,
+    }
 }
 
 fn is_busy(error: &StoreError) -> bool {

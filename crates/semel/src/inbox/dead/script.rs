@@ -25,7 +25,12 @@ pub(super) async fn version(port: Port) -> Result<i64, DriverError> {
 /// after the letter is written, because before that two could hear that nobody has it.
 pub(super) async fn bury(port: Port, mut values: Vec<Value>, apart: Value) -> Result<(), DriverError> {
     port.run(&sql::BURY, values.clone()).await?;
-    let [name, .., payload, _, _, _, _] = &mut values[..] else { return Ok(()) };
+    let [name, .., payload, _, _, _, _] = &mut values[..] else {
+        return Err(DriverError::of(
+            DriverErrorKind::Other,
+            "a letter has fewer columns than it is written with",
+        ));
+    };
     if !port.run(&sql::OTHER, vec![name.clone(), payload.clone()]).await?.rows.is_empty() {
         *name = apart;
         port.run(&sql::BURY, values).await?;
