@@ -169,6 +169,25 @@ async fn two_messages_of_one_id_that_die_at_once_are_two_letters(place: Place) {
     place.end().await;
 }
 
+/// Taken to be handled, dropped when that took too long, and its place taken by another message with its id.
+async fn a_late_word_is_not_about_the_message_that_came_instead(place: Place) {
+    let queue = with_poison(&place).await;
+    let (tables, number) = (place.tables().await, letters(&place).await[0].number);
+    assert_eq!(tables.retry(&[number]).await.unwrap(), Ok(()));
+    assert_eq!(tables.due("mail", 1, Duration::from_millis(1)).await.unwrap().len(), 1);
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(tables.give_up(&[number], "a test").await.unwrap().is_ok());
+    queue.push(Some("other"), &[("semel-id", "b1!"), ("content-type", "text/plain")], "instead!");
+    until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
+    tables.handled(number).await.unwrap();
+    tables.failed(number, "too late", 1).await.unwrap();
+    let letter = tables.find(number).await.unwrap().expect("nobody has handled it");
+    assert_eq!((letter.state, &letter.payload[..]), (LetterState::Dead, &b"instead!"[..]));
+    assert_eq!((letter.key.as_deref(), letter.content_type.as_deref()), (Some("other"), Some("text/plain")));
+    assert_eq!(letter.error, "cannot read instead!");
+    place.end().await;
+}
+
 async fn what_is_being_handled_is_not_dropped(place: Place) {
     let _queue = with_poison(&place).await;
     let (tables, listed) = (place.tables().await, letters(&place).await);
@@ -297,6 +316,7 @@ laws!(
     a_dropped_letter_says_nothing_any_more_and_leaves_a_trace,
     another_message_with_the_same_id_is_another_letter,
     two_messages_of_one_id_that_die_at_once_are_two_letters,
+    a_late_word_is_not_about_the_message_that_came_instead,
     what_is_being_handled_is_not_dropped,
     a_letter_goes_with_the_mark_of_its_message,
     a_letter_without_a_name_is_handled_when_it_can_be_named,

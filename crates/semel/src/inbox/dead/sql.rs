@@ -49,22 +49,17 @@ macro_rules! now {
     };
 }
 
-/// In MySQL, where an update on a duplicate has no condition: sets a column if the letter is of the same message.
+/// In MySQL, where an update on a duplicate has no condition: sets columns if the letter is of the same message or dropped.
 macro_rules! same {
-    ($column:literal, $value:literal) => {
-        concat!(
-            $column,
-            " = IF(payload = VALUES(payload) OR dropped_at IS NOT NULL, ",
-            $value,
-            ", ",
-            $column,
-            ")"
-        )
+    ($($column:literal => $value:literal),+ $(,)?) => {
+        concat!($(
+            $column, " = IF(payload = VALUES(payload) OR dropped_at IS NOT NULL, ", $value, ", ", $column, "), "
+        ),+)
     };
 }
 
 /// A message that is dead already is the same letter: with what went wrong now, and tried more often. One that was dropped
-/// says again what it says. The letter of another message is left as it is.
+/// says again what it says, or what another message of its id does. The letter of another message is left as it is.
 pub(super) const BURY: Sql = Sql {
     postgres: concat!(
         "INSERT INTO semel_inbox_dead AS d (id, consumer, source, identity, message_id, topic, lineage, place, key, \
@@ -73,7 +68,8 @@ pub(super) const BURY: Sql = Sql {
         now!(postgres),
         " - $15, ",
         now!(postgres),
-        ") ON CONFLICT (id) DO UPDATE SET error = excluded.error, attempts = d.attempts + excluded.attempts, \
+        ") ON CONFLICT (id) DO UPDATE SET topic = excluded.topic, lineage = excluded.lineage, place = excluded.place, \
+         key = excluded.key, content_type = excluded.content_type, error = excluded.error, attempts = d.attempts + excluded.attempts, \
          dead_at = excluded.dead_at, headers = excluded.headers, payload = excluded.payload, retry_at = NULL, \
          dropped_at = NULL, dropped_why = NULL \
          WHERE d.payload = excluded.payload OR d.dropped_at IS NOT NULL"
@@ -87,20 +83,21 @@ pub(super) const BURY: Sql = Sql {
         now!(mysql),
         // From left to right, and each sees what those before it have set: what is asked for comes last.
         ") ON DUPLICATE KEY UPDATE ",
-        same!("error", "VALUES(error)"),
-        ", ",
-        same!("attempts", "attempts + VALUES(attempts)"),
-        ", ",
-        same!("dead_at", "VALUES(dead_at)"),
-        ", ",
-        same!("headers", "VALUES(headers)"),
-        ", ",
-        same!("retry_at", "NULL"),
-        ", ",
-        same!("dropped_why", "NULL"),
-        ", ",
-        same!("payload", "VALUES(payload)"),
-        ", dropped_at = IF(payload = VALUES(payload), NULL, dropped_at)"
+        same!(
+            "topic" => "VALUES(topic)",
+            "lineage" => "VALUES(lineage)",
+            "place" => "VALUES(place)",
+            "`key`" => "VALUES(`key`)",
+            "content_type" => "VALUES(content_type)",
+            "error" => "VALUES(error)",
+            "attempts" => "attempts + VALUES(attempts)",
+            "dead_at" => "VALUES(dead_at)",
+            "headers" => "VALUES(headers)",
+            "retry_at" => "NULL",
+            "dropped_why" => "NULL",
+            "payload" => "VALUES(payload)",
+        ),
+        "dropped_at = IF(payload = VALUES(payload), NULL, dropped_at)"
     ),
     sqlite: concat!(
         "INSERT INTO semel_inbox_dead (id, consumer, source, identity, message_id, topic, lineage, place, key, \
@@ -109,7 +106,8 @@ pub(super) const BURY: Sql = Sql {
         now!(sqlite),
         " - ?15, ",
         now!(sqlite),
-        ") ON CONFLICT (id) DO UPDATE SET error = excluded.error, attempts = attempts + excluded.attempts, \
+        ") ON CONFLICT (id) DO UPDATE SET topic = excluded.topic, lineage = excluded.lineage, place = excluded.place, \
+         key = excluded.key, content_type = excluded.content_type, error = excluded.error, attempts = attempts + excluded.attempts, \
          dead_at = excluded.dead_at, headers = excluded.headers, payload = excluded.payload, retry_at = NULL, \
          dropped_at = NULL, dropped_why = NULL \
          WHERE payload = excluded.payload OR dropped_at IS NOT NULL"
@@ -281,11 +279,12 @@ pub(super) const TAKE: Sql = Sql {
     ),
 };
 
-/// It was handled. Where somebody gave it up meanwhile, that stays to be read.
+/// It was handled. Where somebody gave it up meanwhile, that stays to be read; and so does what was written in its place by
+/// then, of which nobody knows whether it was handled.
 pub(super) const HANDLED: Sql = Sql {
-    postgres: "DELETE FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL",
-    mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
-    sqlite: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL",
+    postgres: "DELETE FROM semel_inbox_dead WHERE n = $1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
+    mysql: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
+    sqlite: "DELETE FROM semel_inbox_dead WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL",
 };
 
 /// It was not.
@@ -293,17 +292,17 @@ pub(super) const FAILED: Sql = Sql {
     postgres: concat!(
         "UPDATE semel_inbox_dead SET retry_at = NULL, error = $2, attempts = attempts + $3, dead_at = ",
         now!(postgres),
-        " WHERE n = $1 AND dropped_at IS NULL"
+        " WHERE n = $1 AND dropped_at IS NULL AND retry_at IS NOT NULL"
     ),
     mysql: concat!(
         "UPDATE semel_inbox_dead SET retry_at = NULL, error = ?2, attempts = attempts + ?3, dead_at = ",
         now!(mysql),
-        " WHERE n = ?1 AND dropped_at IS NULL"
+        " WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL"
     ),
     sqlite: concat!(
         "UPDATE semel_inbox_dead SET retry_at = NULL, error = ?2, attempts = attempts + ?3, dead_at = ",
         now!(sqlite),
-        " WHERE n = ?1 AND dropped_at IS NULL"
+        " WHERE n = ?1 AND dropped_at IS NULL AND retry_at IS NOT NULL"
     ),
 };
 
