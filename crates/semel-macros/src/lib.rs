@@ -76,4 +76,6 @@ impl Parse for AsyncFunction {
 }
 
 #[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod tests;
