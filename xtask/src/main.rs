@@ -1,10 +1,18 @@
 //! The project's own commands, run as `cargo xtask …`.
 
+mod bench;
+mod beside;
+mod binaries;
+mod cargo;
+mod chaos;
 mod demo_stack;
+mod lint;
+mod mutants;
 mod phase;
 mod prove;
 mod selection;
 mod services;
+mod suite;
 mod tally;
 mod test;
 mod toolchain;
@@ -23,30 +31,37 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Set everything up, check and test everything, and stop what was started.
+    /// Set everything up, test everything that needs no luck, and stop what was started.
     ///
-    /// Installs what is missing, then: format, clippy, all tests with all features against real
-    /// servers, doc tests, examples, documentation. Servers that ran before keep running. The
-    /// output of each phase is in target/xtask/. The last line is `N passed, N failed, N skipped`.
-    /// Exits with 0 when all is well, 1 when something failed, 2 on wrong usage.
+    /// Installs what is missing, then: all tests with all features against real servers, doc tests,
+    /// examples. Servers that ran before keep running. The output of each phase is in
+    /// target/xtask/. The last line is `N passed, N failed, N skipped`. Exits with 0 when all is
+    /// well, 1 when something failed, 2 on wrong usage. `lint` checks format, clippy and
+    /// documentation; `prove` runs what needs luck, load or minutes.
     Test(test::Arguments),
+    Lint(lint::Arguments),
+    Prove(prove::Arguments),
+    Mutants(mutants::Arguments),
     /// Start, stop and show the private servers of this checkout.
     #[command(subcommand)]
     Services(services::Command),
     DemoStack(demo_stack::Arguments),
     #[command(subcommand)]
-    Bench(prove::Bench),
-    Chaos(prove::Chaos),
+    Bench(bench::Bench),
+    Chaos(chaos::Arguments),
 }
 
 /// 0: all is well; 1: something failed; 2: wrong usage (clap exits with it by itself).
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
+        Command::Lint(arguments) => lint::run(&arguments),
+        Command::Prove(arguments) => prove::run(&arguments),
+        Command::Mutants(arguments) => mutants::run(&arguments),
         Command::Services(command) => services::run(command),
         Command::DemoStack(arguments) => demo_stack::run(&arguments),
-        Command::Bench(command) => prove::bench(&command),
-        Command::Chaos(command) => prove::chaos(&command),
+        Command::Bench(command) => bench::run(&command),
+        Command::Chaos(command) => chaos::run(&command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -3,26 +3,42 @@
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::process::{Command, Stdio, exit};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A phase that takes longer than this hangs. The whole run should take half of it.
+/// A phase that takes longer than this hangs: several times what the whole run takes.
 const PHASE_MINUTES_MAX: u64 = 60;
 
-/// The process group of the phase that runs, for whoever has to end it on Ctrl-C.
-static RUNNING: Mutex<Option<u32>> = Mutex::new(None);
+/// The process groups that run, to be ended on Ctrl-C.
+static RUNNING: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
 /// Set once by [`interrupt`]; no phase begins or reports after that.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
+/// The target folder of this checkout.
+pub(crate) fn target() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).join("target")
+}
+
 /// Where the logs of the phases are.
 pub(crate) fn logs() -> PathBuf {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().unwrap_or(manifest).join("target").join("xtask")
+    target().join("xtask")
+}
+
+/// Ctrl-C and TERM end what runs, then `stop` stops what was started.
+pub(crate) fn stop_when_interrupted(stop: impl Fn() + Send + 'static) -> Result<(), String> {
+    ctrlc::set_handler(move || {
+        eprintln!("\ninterrupted: stopping what was started");
+        interrupt();
+        stop();
+        exit(130);
+    })
+    .map_err(|error| error.to_string())
 }
 
 /// A phase that ended.
@@ -41,9 +57,16 @@ impl Phase {
     }
 }
 
-/// Runs a command to its end as the phase `name`.
+/// Runs a command to its end as the phase `name`, and says how it ended.
 pub(crate) fn run(name: &str, command: Command) -> Phase {
     let begin = Instant::now();
+    let phase = quietly(name, command);
+    report(name, phase.ok, begin.elapsed());
+    phase
+}
+
+/// Runs a command to its end without a line about it. Several may run at a time.
+pub(crate) fn quietly(name: &str, command: Command) -> Phase {
     let log = logs().join(format!("{name}.log"));
     stand_still_if_interrupted();
     let (ok, note) = match execute(command, &log) {
@@ -51,7 +74,6 @@ pub(crate) fn run(name: &str, command: Command) -> Phase {
         Err(note) => (false, note),
     };
     stand_still_if_interrupted();
-    report(name, ok, begin.elapsed());
     Phase { name: name.to_owned(), ok, log, note }
 }
 
@@ -76,7 +98,7 @@ fn execute(mut command: Command, log: &Path) -> Result<(), String> {
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{command:?}: {error}"))?;
-    set_running(Some(child.id()));
+    running().push(child.id());
     let until = Instant::now() + Duration::from_secs(PHASE_MINUTES_MAX * 60);
     let ended = loop {
         match child.try_wait() {
@@ -91,12 +113,12 @@ fn execute(mut command: Command, log: &Path) -> Result<(), String> {
             Ok(None) => std::thread::sleep(Duration::from_millis(50)),
         }
     };
-    set_running(None);
+    running().retain(|group| *group != child.id());
     ended
 }
 
-fn set_running(group: Option<u32>) {
-    *RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = group;
+fn running() -> MutexGuard<'static, Vec<u32>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The handler ends the process once everything is stopped. Until then the main thread must not
@@ -107,13 +129,10 @@ fn stand_still_if_interrupted() {
     }
 }
 
-/// Ends the phase that runs, with everything it has started, for good.
-pub(crate) fn interrupt() {
+/// Ends what runs, with everything it has started, for good.
+fn interrupt() {
     INTERRUPTED.store(true, Ordering::SeqCst);
-    let running = *RUNNING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(group) = running {
-        end_group(group);
-    }
+    running().iter().for_each(|group| end_group(*group));
 }
 
 fn end_group(group: u32) {

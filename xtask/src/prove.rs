@@ -1,172 +1,338 @@
-//! `cargo xtask bench` and `cargo xtask chaos`: programs of the package `proof`, built for speed.
+//! `cargo xtask prove`: what needs luck, load or minutes. Kills at random, load with faults, large runs, soak.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::Args;
+use serde_json::{Value, json};
+use testkit::services::Service;
 
-/// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Bench {
-    /// The stores and the guard: memory, SQLite, and the servers that run (`cargo xtask services up`).
-    Stores(StoresArguments),
-    /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
-    Layer(BenchArguments),
-    /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
-    /// (`cargo xtask services up --only postgres,kafka`).
-    Relay(RelayArguments),
-    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all; the
-    /// pipeline from Kafka to Kafka with transactions beside none, and with --streams beside Kafka Streams. Needs
-    /// PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
-    Consume(ConsumeArguments),
-    /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
-    Edge(BenchArguments),
-}
+use crate::binaries::Binary;
+use crate::phase;
+use crate::suite::{NotReady, Suite, stop_started};
+use crate::tally::tail;
+use crate::cargo;
 
+/// Run what needs luck, load or minutes: random kills, load with faults, fresh seeds of the simulation.
+///
+/// First fresh seeds of every simulated world, then the tests marked `#[ignore = "prove: …"]` in an order drawn by
+/// the seed, again and again until the time is over. Each says what it came to; the figures are added up and kept with the
+/// seeds in target/xtask/prove.json. Exits with 1 when something was lost, doubled or stalled, and prints how to run
+/// that again.
 #[derive(Debug, Args)]
-pub(crate) struct StoresArguments {
-    /// Only these parts, separated by commas: memory, guard, sqlite, postgres, tx, mysql, redis.
-    #[arg(long, value_name = "PARTS")]
+pub(crate) struct Arguments {
+    /// How long. What has begun by then ends.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Only what has this in its name, such as `relay_chaos`, `simulation` or a test.
+    #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Also the tail with this many records in a table, such as 10_000_000.
-    #[arg(long, value_name = "N")]
-    records: Option<String>,
-    #[command(flatten)]
-    run: BenchArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RelayArguments {
-    /// Only these parts, separated by commas: drain, latency, append, memory, debezium.
-    #[arg(long, value_name = "PARTS")]
-    only: Option<String>,
-    /// How many events the backlog has: 1_000_000 unless told otherwise, or 100_000 with --quick.
-    #[arg(long, value_name = "N")]
-    events: Option<String>,
-    /// Also Debezium's engine on the same table. Fetches its jars; needs a JDK.
-    #[arg(long)]
-    debezium: bool,
-    #[command(flatten)]
-    run: BenchArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ConsumeArguments {
-    /// Only these parts, separated by commas: inbox, eos, streams.
-    #[arg(long, value_name = "PARTS")]
-    only: Option<String>,
-    /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
-    #[arg(long, value_name = "N")]
-    ids: Option<String>,
-    /// How many messages go from Kafka to Kafka: 500_000 unless told otherwise, or 100_000 with --quick.
-    #[arg(long, value_name = "N")]
-    messages: Option<String>,
-    /// Also Kafka Streams with exactly_once_v2 on the same messages: speed, work of processors, memory. Fetches its
-    /// jars; needs a JDK.
-    #[arg(long)]
-    streams: bool,
-    #[command(flatten)]
-    run: BenchArguments,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchArguments {
-    /// A fifth of the work: for a first look.
-    #[arg(long)]
-    quick: bool,
-    /// One JSON object a line.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Run simulated histories of crashes, stalls and faults; each seed is one, the same every time.
-#[derive(Debug, Args)]
-pub(crate) struct Chaos {
-    /// How many histories.
-    #[arg(long, default_value_t = 20_000, conflicts_with = "seed")]
-    seeds: u64,
-    /// The first of them; random without it.
-    #[arg(long, value_name = "SEED", conflicts_with = "seed")]
-    from: Option<u64>,
-    /// Just this one: replays what a failure printed.
+    /// Draws the order and the seeds of the tests: replays what a failure printed.
     #[arg(long)]
     seed: Option<u64>,
+    /// List what there is, and run nothing.
+    #[arg(long)]
+    list: bool,
 }
 
-pub(crate) fn bench(bench: &Bench) -> Result<(), String> {
-    let arguments = match bench {
-        Bench::Stores(arguments) => &arguments.run,
-        Bench::Relay(arguments) => &arguments.run,
-        Bench::Consume(arguments) => &arguments.run,
-        Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
+/// The share of the time that goes to the simulation.
+const SIMULATION_SHARE: f64 = 0.2;
+
+/// Tests that run at the same time.
+const AT_ONCE: usize = 2;
+
+/// Histories of a world before the next one has its turn.
+const HISTORIES: u64 = 5_000;
+
+const WORLDS: [&str; 4] = ["guard", "client", "relay", "consumer"];
+
+/// What one test or world came to over all its runs.
+#[derive(Default, Debug)]
+struct Line {
+    runs: u32,
+    seconds: f64,
+    figures: BTreeMap<String, u64>,
+    failed: Vec<Value>,
+}
+
+#[derive(Default)]
+struct Results(Mutex<BTreeMap<String, Line>>);
+
+impl Results {
+    fn add(&self, name: &str, took: Duration, output: &str, failed: Option<Value>) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let line = lines.entry(name.to_owned()).or_default();
+        line.runs += 1;
+        line.seconds += took.as_secs_f64();
+        for (figure, count) in output.lines().flat_map(figures) {
+            *line.figures.entry(figure).or_default() += count;
+        }
+        line.failed.extend(failed);
+    }
+}
+
+/// `figures: 12 kills, 3400 messages`, as tests and worlds print it.
+fn figures(line: &str) -> Vec<(String, u64)> {
+    let Some((_, list)) = line.split_once("figures: ") else { return Vec::new() };
+    let entry = |entry: &str| {
+        let (count, name) = entry.trim().split_once(' ')?;
+        Some((name.to_owned(), count.parse().ok()?))
     };
-    let mut args = Vec::new();
-    args.extend(arguments.quick.then(|| "--quick".to_owned()));
-    args.extend(arguments.json.then(|| "--json".to_owned()));
-    // Without crash points: what is measured is what users run.
-    let program = |name, feature| ["--bin", name, "--no-default-features", "--features", feature];
-    match bench {
-        Bench::Stores(arguments) => {
-            args.insert(0, "stores".to_owned());
-            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
-            args.extend(arguments.records.iter().flat_map(|n| ["--records".to_owned(), n.clone()]));
-            run(&program("bench", "bench"), &args)
+    list.split(',').filter_map(entry).collect()
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    phase::stop_when_interrupted(|| drop(stop_started()))?;
+    let wanted = |name: &str| arguments.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
+    let worlds: Vec<&str> =
+        WORLDS.into_iter().filter(|world| wanted(&format!("simulation {world}"))).collect();
+    let simulation_alone = arguments.only.as_deref().is_some_and(|only| only.starts_with("simulation"));
+    let chosen = if arguments.list || simulation_alone { Vec::new() } else { Service::ALL.to_vec() };
+    let named: Vec<String> = if simulation_alone { vec!["simulation".to_owned()] } else { Vec::new() };
+    let suite = Suite::prepare(&named, &chosen).map_err(|error| match error {
+        NotReady::Phase(phase) => {
+            eprintln!("{}", tail(&phase.output()));
+            format!("{} ({}), log: {}", phase.name, phase.note, phase.log.display())
         }
-        Bench::Layer(_) => {
-            args.insert(0, "layer".to_owned());
-            run(&program("bench", "bench"), &args)
+        NotReady::Named(name, message) => format!("{name}: {message}"),
+    });
+    let proved = suite.and_then(|suite| {
+        let mut tests: Vec<(&Binary, String)> = Vec::new();
+        for binary in &suite.binaries {
+            let ignored = ignored(binary, &suite)?.into_iter();
+            tests.extend(ignored.filter(|test| wanted(&format!("{} {test}", binary.name))).map(|test| (binary, test)));
         }
-        Bench::Relay(arguments) => {
-            args.insert(0, "relay".to_owned());
-            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
-            args.extend(arguments.events.iter().flat_map(|n| ["--events".to_owned(), n.clone()]));
-            args.extend(arguments.debezium.then(|| "--debezium".to_owned()));
-            run(&program("bench", "bench,relay"), &args)
+        if tests.is_empty() && worlds.is_empty() {
+            return Err("nothing has that in its name; --list says what there is".to_owned());
         }
-        Bench::Consume(arguments) => {
-            args.insert(0, "consume".to_owned());
-            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
-            args.extend(arguments.ids.iter().flat_map(|n| ["--ids".to_owned(), n.clone()]));
-            args.extend(arguments.messages.iter().flat_map(|n| ["--messages".to_owned(), n.clone()]));
-            args.extend(arguments.streams.then(|| "--streams".to_owned()));
-            run(&program("bench", "bench,relay"), &args)
+        if arguments.list {
+            worlds.iter().for_each(|world| println!("simulation {world}"));
+            tests.iter().for_each(|(binary, test)| println!("{} {test}", binary.name));
+            return Ok(());
         }
-        Bench::Edge(_) => {
-            cargo(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;
-            run(&program("edge", "edge"), &args)
+        prove(arguments, &suite, &worlds, tests)
+    });
+    let stopped = stop_started();
+    proved.and(stopped)
+}
+
+fn prove(
+    arguments: &Arguments,
+    suite: &Suite,
+    worlds: &[&str],
+    mut tests: Vec<(&Binary, String)>,
+) -> Result<(), String> {
+    let seed = arguments.seed.unwrap_or_else(|| mixed(now()));
+    println!("seed {seed} (--seed {seed} draws the same order)");
+    let begin = Instant::now();
+    let time = Duration::from_secs(arguments.minutes * 60);
+    let results = Results::default();
+    let for_worlds = if tests.is_empty() { time } else { time.mul_f64(SIMULATION_SHARE) };
+    simulate(worlds, seed, begin + for_worlds, &results);
+    shuffle(&mut tests, seed);
+    let all = tests.len();
+    let queue = Mutex::new((VecDeque::from(tests), seed));
+    let worker = || {
+        while begin.elapsed() < time {
+            let (binary, test, seed) = {
+                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some((binary, test)) = queue.0.pop_front() else { break };
+                // Again when all have had their turn.
+                queue.0.push_back((binary, test.clone()));
+                queue.1 = mixed(queue.1);
+                (binary, test, queue.1)
+            };
+            one(suite, binary, &test, seed, &results);
         }
+    };
+    std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
+    report(arguments, seed, begin.elapsed(), all, results)
+}
+
+/// Fresh seeds of every world by turns, until the time is over.
+fn simulate(worlds: &[&str], seed: u64, until: Instant, results: &Results) {
+    let mut seed = seed;
+    for world in worlds.iter().cycle() {
+        if Instant::now() >= until {
+            break;
+        }
+        seed = mixed(seed);
+        let from = (seed >> 24).to_string();
+        let histories = HISTORIES.to_string();
+        let mut command = cargo::command(
+            &["run", "--quiet", "--release", "--package", "simulation", "--bin", "chaos", "--"],
+            &[],
+            &["--world", world, "--seeds", &histories, "--from", &from],
+        );
+        command.env("RUST_BACKTRACE", "1");
+        let (begin, name) = (Instant::now(), format!("simulation {world}"));
+        let phase = phase::quietly(&format!("prove-simulation-{world}"), command);
+        let output = phase.output();
+        let failed = (!phase.ok).then(|| {
+            eprintln!("{output}");
+            json!({ "again": format!("cargo xtask chaos --world {world} --seeds {histories} --from {from}") })
+        });
+        results.add(&name, begin.elapsed(), &output, failed);
+        phase::report(&name, phase.ok, begin.elapsed());
     }
 }
 
-pub(crate) fn chaos(chaos: &Chaos) -> Result<(), String> {
-    let mut args = Vec::new();
-    match (chaos.seed, chaos.from) {
-        (Some(seed), _) => args.extend(["--seed".to_owned(), seed.to_string()]),
-        (None, from) => {
-            args.extend(["--seeds".to_owned(), chaos.seeds.to_string()]);
-            args.extend(from.into_iter().flat_map(|from| ["--from".to_owned(), from.to_string()]));
+/// One test, once.
+fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results) {
+    let name = format!("{} {test}", binary.name);
+    let mut command = binary.command();
+    command.args(["--ignored", "--exact", test, "--nocapture"]).env("SEMEL_SEED", seed.to_string());
+    suite.environment(&mut command);
+    let begin = Instant::now();
+    let phase = phase::quietly(&format!("prove-{}", name.replace([' ', ':'], "-")), command);
+    let output = phase.output();
+    // A filter that finds nothing passes too.
+    let ran = output.contains("1 passed");
+    let failed = (!phase.ok || !ran).then(|| {
+        eprintln!("{}", tail(&output));
+        let again = format!("SEMEL_SEED={seed} cargo xtask prove --only {test}");
+        json!({ "seed": seed, "again": again, "log": phase.log.display().to_string() })
+    });
+    let ok = failed.is_none();
+    results.add(&name, begin.elapsed(), &output, failed);
+    phase::report(&name, ok, begin.elapsed());
+}
+
+/// The tests of a binary that `cargo xtask test` leaves to us.
+fn ignored(binary: &Binary, suite: &Suite) -> Result<Vec<String>, String> {
+    let mut command = binary.command();
+    command.args(["--list", "--format", "json", "-Zunstable-options"]).env("RUSTC_BOOTSTRAP", "1");
+    suite.environment(&mut command);
+    let output = command.output().map_err(|error| format!("{}: {error}", binary.name))?;
+    Ok(marked(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Those that are marked `#[ignore = "prove: …"]`. Others may be ignored because another test starts them.
+fn marked(listed: &str) -> Vec<String> {
+    let one = |line: &str| {
+        let test: Value = serde_json::from_str(line).ok()?;
+        let marked = test["ignore_message"].as_str()?.starts_with("prove: ");
+        marked.then(|| test["name"].as_str().map(str::to_owned)).flatten()
+    };
+    listed.lines().filter_map(one).collect()
+}
+
+fn report(
+    arguments: &Arguments,
+    seed: u64,
+    took: Duration,
+    tests: usize,
+    results: Results,
+) -> Result<(), String> {
+    let lines = results.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut total: BTreeMap<&str, u64> = BTreeMap::new();
+    println!("\n{:>5} {:>9}  what", "runs", "seconds");
+    for (name, line) in &lines {
+        let figures: Vec<String> = line.figures.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        println!("{:>5} {:>9.1}  {name}: {}", line.runs, line.seconds, figures.join(", "));
+        for (figure, count) in &line.figures {
+            *total.entry(figure).or_default() += count;
         }
     }
-    run(&["--bin", "chaos"], &args)
+    let violations: usize = lines.values().map(|line| line.failed.len()).sum();
+    let reached = lines.keys().filter(|name| !name.starts_with("simulation ")).count();
+    let kept = json!({
+        "commit": commit(), "seed": seed, "minutes": arguments.minutes, "only": arguments.only,
+        "seconds": took.as_secs_f64().round(), "violations": violations, "tests": tests, "tests_reached": reached,
+        "figures": total,
+        "parts": lines.iter().map(|(name, line)| json!({
+            "name": name, "runs": line.runs, "seconds": line.seconds, "figures": line.figures, "failed": line.failed,
+        })).collect::<Vec<_>>(),
+    });
+    let file: PathBuf = phase::logs().join("prove.json");
+    let text = serde_json::to_string_pretty(&kept).map_err(|error| error.to_string())?;
+    fs::write(&file, text + "\n").map_err(|error| format!("{}: {error}", file.display()))?;
+    let totals: Vec<String> = total.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    println!("\nin all: {}", totals.join(", "));
+    println!(
+        "{reached} of {tests} tests reached in {:.0} s (--minutes reaches more); kept in {}",
+        took.as_secs_f64(),
+        file.display()
+    );
+    for failed in lines.values().flat_map(|line| &line.failed) {
+        println!("again: {}", failed["again"].as_str().unwrap_or_default());
+    }
+    println!("{violations} violations");
+    if violations == 0 { Ok(()) } else { Err(String::new()) }
 }
 
-fn run(program: &[&str], args: &[String]) -> Result<(), String> {
-    let mut line = vec!["run", "--quiet", "--release", "--package", "proof"];
-    line.extend(program);
-    line.push("--");
-    cargo(&line, args)
+fn commit() -> String {
+    let output = Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// Runs cargo, which says itself what fails.
-pub(crate) fn cargo_plain(line: &[&str]) -> Result<(), String> {
-    cargo(line, &[])
+fn now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
-fn cargo(line: &[&str], args: &[String]) -> Result<(), String> {
-    let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    match cargo.args(line).args(args).status() {
-        Ok(status) if status.success() => Ok(()),
-        // It has said what failed.
-        Ok(_) => Err(String::new()),
-        Err(error) => Err(format!("cargo cannot be run: {error}")),
+/// SplitMix64.
+fn mixed(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+pub(crate) fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut seed = seed;
+    for at in (1..items.len()).rev() {
+        seed = mixed(seed);
+        items.swap(at, (seed % (at as u64 + 1)) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_read_from_what_is_printed() {
+        let read = figures("guard: figures: 12 kills, 3400 messages");
+        assert_eq!(read, [("kills".to_owned(), 12), ("messages".to_owned(), 3400)]);
+        assert_eq!(figures("test a ... ok"), []);
+        assert_eq!(figures("figures: many kills"), []);
+    }
+
+    #[test]
+    fn only_what_is_marked_is_run() {
+        let listed = r#"
+            {"type": "test", "event": "discovered", "name": "a", "ignore": true, "ignore_message": "prove: load"}
+            {"type": "test", "event": "discovered", "name": "b", "ignore": true, "ignore_message": "started by a"}
+            {"type": "test", "event": "discovered", "name": "c", "ignore": false, "ignore_message": ""}"#;
+        assert_eq!(marked(listed), ["a"]);
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_order() {
+        let drawn = |seed| {
+            let mut items: Vec<u32> = (0..20).collect();
+            shuffle(&mut items, seed);
+            items
+        };
+        assert_eq!(drawn(7), drawn(7));
+        assert_ne!(drawn(7), drawn(8));
+        let mut sorted = drawn(7);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..20).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn every_failure_counts() {
+        let results = Results::default();
+        results.add("a", Duration::from_secs(1), "figures: 2 kills", None);
+        results.add("a", Duration::from_secs(1), "figures: 3 kills", Some(json!({ "again": "x" })));
+        let lines = results.0.into_inner().unwrap();
+        assert_eq!((lines["a"].runs, lines["a"].figures["kills"], lines["a"].failed.len()), (2, 5, 1));
     }
 }

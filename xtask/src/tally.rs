@@ -6,32 +6,48 @@ use std::collections::{BTreeMap, BTreeSet};
 const FAILURE_LINES_MAX: usize = 150;
 
 /// Sums over all test binaries of a run.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
-    pub(crate) ignored: usize,
+    /// Left to `cargo xtask prove`.
+    pub(crate) for_prove: usize,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
+    /// Each test with the seconds it took.
+    pub(crate) times: Vec<(f64, String)>,
 }
 
 impl Tally {
-    /// Adds what one run of `cargo test` printed.
-    pub(crate) fn add(&mut self, output: &str) {
+    /// Adds what a test binary printed, or one run of `cargo test`, which has no name.
+    pub(crate) fn add(&mut self, binary: &str, output: &str) {
         for line in output.lines() {
             if let Some(counts) = line.strip_prefix("test result: ") {
                 self.passed += number_before(counts, " passed");
                 self.failed += number_before(counts, " failed");
-                self.ignored += number_before(counts, " ignored");
-            } else if let Some(name) = failed_name(line) {
-                self.failures.push(name.to_owned());
+            } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+                let name = if binary.is_empty() { name.to_owned() } else { format!("{binary} {name}") };
+                self.for_prove += usize::from(result.starts_with("ignored, prove: "));
+                if result.starts_with("FAILED") {
+                    self.failures.push(name.clone());
+                }
+                self.times.extend(seconds(result).map(|seconds| (seconds, name)));
             }
         }
     }
+
+    /// The slowest tests, the slowest first.
+    pub(crate) fn slowest(&self, most: usize) -> Vec<(f64, String)> {
+        let mut times = self.times.clone();
+        times.sort_by(|one, other| other.0.total_cmp(&one.0));
+        times.truncate(most);
+        times
+    }
 }
 
-fn failed_name(line: &str) -> Option<&str> {
-    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
+/// `ok <1.234s>`: how long a test took.
+fn seconds(result: &str) -> Option<f64> {
+    result.split_once('<')?.1.strip_suffix("s>")?.parse().ok()
 }
 
 fn number_before(counts: &str, word: &str) -> usize {
@@ -87,7 +103,7 @@ mod tests {
 running 3 tests
 test a::one ... ok
 test a::two ... FAILED
-test a::three ... ignored
+test a::three ... ignored, prove: load
 
 failures:
 
@@ -110,10 +126,20 @@ error: 1 target failed:
     #[test]
     fn results_of_all_binaries_are_summed() {
         let mut tally = Tally::default();
-        tally.add(OUTPUT);
-        tally.add("test result: ok. 100 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
-        assert_eq!((tally.passed, tally.failed, tally.ignored), (113, 1, 3));
+        tally.add("", OUTPUT);
+        tally.add("", "test result: ok. 100 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out");
+        assert_eq!((tally.passed, tally.failed, tally.for_prove), (113, 1, 1));
         assert_eq!(tally.failures, ["a::two"]);
+    }
+
+    #[test]
+    fn the_slowest_tests_are_found() {
+        let mut tally = Tally::default();
+        tally.add("proof-stores", "test a ... ok <0.010s>\ntest b ... FAILED <12.500s>\ntest c ... ignored, prove: kills\n");
+        tally.add("semel-unit", "test d ... ok <1.000s>");
+        assert_eq!(tally.failures, ["proof-stores b"]);
+        let slowest = tally.slowest(2);
+        assert_eq!(slowest, [(12.5, "proof-stores b".to_owned()), (1.0, "semel-unit d".to_owned())]);
     }
 
     #[test]

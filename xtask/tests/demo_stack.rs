@@ -37,6 +37,7 @@ fn stage<'v>(verdict: &'v Value, name: &str) -> &'v Value {
 
 /// One after the other: each has the servers alone.
 #[test]
+#[ignore = "prove: the whole chain, everything killed in turn"]
 fn the_whole_chain_is_once_whatever_is_killed_and_a_planted_bug_is_seen() {
     let duration = std::env::var("SEMEL_CHAOS").unwrap_or_else(|_| "15s".to_owned());
     let Some((output, verdict)) = chaos(&duration, &[]) else { return };

@@ -1,13 +1,26 @@
-//! Every store on its real server keeps every law.
+//! What is remembered, on real servers: stores, transactions, outbox and inbox tables, and the faults they meet.
 //!
-//! `cargo xtask services up`, then `cargo test -p proof --features stores --test stores`.
+//! `cargo xtask services up --only postgres,mariadb,redis,redis-cluster`, then
+//! `cargo test -p proof --features hooks,edge --test stores`, with the name of a module or a test to run less.
+//! Tests marked `#[ignore = "prove: …"]` need luck, load or minutes: `cargo xtask prove` runs them.
+//!
+//! | module | what it shows |
+//! |---|---|
+//! | `protocol` | claim, run, finish by processes that are killed at every point |
+//! | `store` | the laws of stores on PostgreSQL, MariaDB, Redis, Redis Cluster and tiered |
+//! | `tx` | once in the caller's transaction, phases, commands, the ledger |
+//! | `outbox` | events appended, messages marked, dead letters kept, on every database |
+//! | `faults` | servers cut off, paused, killed, flushed, full |
+//! | `hooks` | webhooks received by processes that are killed |
+//! | `edge` | the core table of the HTTP edge on every store |
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
-#![allow(clippy::unwrap_used)]
-
-mod caught;
-mod history;
-mod mysql;
-mod postgres;
-mod protect;
-mod redis;
-mod tiered;
+#[cfg(feature = "edge")]
+mod edge;
+mod faults;
+#[cfg(feature = "hooks")]
+mod hooks;
+mod outbox;
+mod protocol;
+mod store;
+mod tx;

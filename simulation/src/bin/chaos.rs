@@ -89,10 +89,10 @@ fn run<W: World>(arguments: &Arguments) -> Result<bool, String> {
     match many::many::<W>(from..from.saturating_add(arguments.seeds), planted, progress) {
         Ok(held) => {
             println!(
-                "{}: {} histories from seed {from} held, {:.0} per second and core: {}",
+                "{}: held from seed {from}, {:.0} histories per second and core; figures: {} histories, {}",
                 W::NAME,
-                held.histories,
                 held.rate(),
+                held.histories,
                 held.figures
             );
             Ok(true)

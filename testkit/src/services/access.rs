@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use super::catalogue::Service;
-use super::instance::{State, dir, place};
+use super::instance::{Instance, dir_of};
 use super::lock::{Lock, Mode};
 
 /// Services that a run goes without, separated by commas. Their tests skip and say so.
@@ -35,10 +35,7 @@ impl Lease {
 /// The address of a server that can be used now: the environment's, else this checkout's own.
 #[must_use]
 pub fn find(service: Service) -> Option<String> {
-    service.given().or_else(|| {
-        let state = State::load(service);
-        state.is_running().then(|| service.recipe().url(&place(service, &state.ports)))
-    })
+    service.given().or_else(|| Instance::shared(service).url())
 }
 
 /// The server for a test that uses it like anybody else; `None` when the run goes without it, and
@@ -49,18 +46,19 @@ pub fn find(service: Service) -> Option<String> {
 /// its server is worse than one that fails.
 #[must_use]
 pub fn require(service: Service) -> Option<Lease> {
-    let lock = enter(service, Mode::Shared)?;
+    let lock = enter(Instance::shared(service), Mode::Shared)?;
     // Asked only now: while somebody had it alone it may have moved.
     Some(Lease { url: find(service).unwrap_or_else(|| absent(service)), _lock: lock })
 }
 
 /// Takes the lock on the use of a service, unless the run goes without it.
-pub(super) fn enter(service: Service, mode: Mode) -> Option<Lock> {
+pub(super) fn enter(instance: Instance, mode: Mode) -> Option<Lock> {
+    let service = instance.service;
     if find(service).is_none() && is_left_out(service, &std::env::var(WITHOUT_ENV).unwrap_or_default()) {
         skip(service);
         return None;
     }
-    let path = dir(service).join("use.lock");
+    let path = dir_of(instance).join("use.lock");
     match Lock::take(&path, mode, Duration::from_secs(USE_SECONDS_MAX)) {
         Ok(lock) => Some(lock),
         Err(error) => panic!("{service} is not set free by another test: {error}"),

@@ -3,36 +3,44 @@
 use super::access::{absent, enter, find};
 use super::catalogue::Service;
 use super::error::{Error, Result};
-use super::instance::{State, up, up_with};
+use super::instance::{Instance, State, up_with};
 use super::lock::{Lock, Mode};
 
-/// A server that a test has alone and may therefore kill, pause and start.
+/// A server that a test has alone and may therefore kill, pause and start. It is a copy of its own: tests that share the
+/// other one go on meanwhile.
 ///
 /// When this is dropped the server is made to run again, also after a panic: a test that fails
 /// must not make those after it fail.
 #[derive(Debug)]
 pub struct Alone {
-    service: Service,
+    instance: Instance,
     url: String,
     /// It runs with options others do not expect.
     changed: bool,
     _lock: Lock,
 }
 
-/// Takes a server alone: waits until nobody uses it, and keeps it from others until dropped.
+/// Takes a server alone, starting the copy for it if need be, and keeps it from others until dropped.
 /// `None` when the run goes without it.
 ///
 /// # Panics
-/// When the server is neither there nor left out on purpose.
+/// When the server is neither there nor left out on purpose, or its copy does not come up.
 #[must_use]
 pub fn alone(service: Service) -> Option<Alone> {
-    let lock = enter(service, Mode::Exclusive)?;
-    Some(Alone {
-        service,
-        url: find(service).unwrap_or_else(|| absent(service)),
-        changed: false,
-        _lock: lock,
-    })
+    // One that is given has no copy: then it is shared by turns.
+    let given = service.given();
+    let instance = if given.is_some() { Instance::shared(service) } else { Instance::alone(service) };
+    let lock = enter(instance, Mode::Exclusive)?;
+    let url = given.unwrap_or_else(|| {
+        if find(service).is_none() {
+            absent(service);
+        }
+        match up_with(instance, &[]) {
+            Ok(_) => instance.url().unwrap_or_else(|| panic!("{service} was started and has gone away")),
+            Err(error) => panic!("{error}"),
+        }
+    });
+    Some(Alone { instance, url, changed: false, _lock: lock })
 }
 
 impl Alone {
@@ -45,6 +53,8 @@ impl Alone {
     /// SIGKILL to all processes of the server. It does not run when this returns.
     pub fn kill(&self) -> Result<()> {
         let state = self.ours()?;
+        // Added up by `cargo xtask prove`.
+        println!("figures: 1 server kills");
         // The last started first, as when stopping: nobody restarts what is killed.
         for process in state.processes.iter().rev() {
             process.kill()?;
@@ -65,9 +75,9 @@ impl Alone {
     /// Starts the server if it does not run, on the data it had, and waits until it serves.
     pub fn start(&mut self) -> Result<()> {
         self.ours()?;
-        up(self.service)?;
-        self.url = find(self.service)
-            .ok_or_else(|| Error::new("it was started and has gone away").of(self.service))?;
+        up_with(self.instance, &[])?;
+        let gone = || Error::new("it was started and has gone away").of(self.instance.service);
+        self.url = self.instance.url().ok_or_else(gone)?;
         Ok(())
     }
 
@@ -81,18 +91,19 @@ impl Alone {
     pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
         self.kill()?;
         self.changed = true;
-        up_with(self.service, options)?;
+        up_with(self.instance, options)?;
         self.start()
     }
 
     fn ours(&self) -> Result<State> {
-        match self.service.given() {
-            None => Ok(State::load(self.service)),
+        let service = self.instance.service;
+        match service.given() {
+            None => Ok(State::load(self.instance)),
             Some(_) => Err(Error::new(format!(
                 "its address comes from {}; only an instance of this checkout can be killed or paused",
-                self.service.env()
+                service.env()
             ))
-            .of(self.service)),
+            .of(service)),
         }
     }
 }
@@ -104,8 +115,8 @@ impl Drop for Alone {
         {
             eprintln!("could not stop the server after a test: {error}");
         }
-        if self.service.given().is_none()
-            && let Err(error) = up(self.service)
+        if self.instance.service.given().is_none()
+            && let Err(error) = up_with(self.instance, &[])
         {
             eprintln!("could not bring the server back after a test: {error}");
         }

@@ -31,6 +31,41 @@ pub fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).join("target").join("services")
 }
 
+/// One of the two copies of a server that a checkout may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Instance {
+    pub(super) service: Service,
+    /// The copy for tests that kill, pause or flood it. The other one is shared by all tests, which therefore never wait for
+    /// those.
+    pub(super) alone: bool,
+}
+
+impl Instance {
+    pub(super) fn shared(service: Service) -> Self {
+        Self { service, alone: false }
+    }
+
+    pub(super) fn alone(service: Service) -> Self {
+        Self { service, alone: true }
+    }
+
+    fn recipe(self) -> &'static dyn Recipe {
+        self.service.recipe()
+    }
+
+    /// Keeps the ports of all copies of a checkout apart.
+    fn slot(self) -> u16 {
+        let others = u16::try_from(Service::ALL.len()).unwrap_or(u16::MAX);
+        self.service.slot() + if self.alone { others } else { 0 }
+    }
+
+    /// Its address, if it runs.
+    pub(super) fn url(self) -> Option<String> {
+        let state = State::load(self);
+        state.is_running().then(|| self.recipe().url(&place(self, &state.ports)))
+    }
+}
+
 /// What starting came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Up {
@@ -77,16 +112,16 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn load(service: Service) -> Self {
+    pub(super) fn load(instance: Instance) -> Self {
         // An unreadable record is one of nothing: the worst that follows is other ports.
-        fs::read_to_string(dir(service).join("state.json"))
+        fs::read_to_string(dir_of(instance).join("state.json"))
             .ok()
             .and_then(|text| serde_json::from_str(&text).ok())
             .unwrap_or_default()
     }
 
-    fn save(&self, service: Service) -> Result<()> {
-        let path = dir(service).join("state.json");
+    fn save(&self, instance: Instance) -> Result<()> {
+        let path = dir_of(instance).join("state.json");
         let text = serde_json::to_string_pretty(self).map_err(|error| Error::new(error.to_string()))?;
         // By rename, or a reader may meet half a record.
         let partial = path.with_extension("partial");
@@ -101,17 +136,23 @@ impl State {
     }
 }
 
+/// Where the shared copy of a server lives.
 pub(super) fn dir(service: Service) -> PathBuf {
-    root().join(service.name())
+    dir_of(Instance::shared(service))
 }
 
-fn log(service: Service) -> PathBuf {
-    dir(service).join("log")
+pub(super) fn dir_of(instance: Instance) -> PathBuf {
+    let name = instance.service.name();
+    root().join(if instance.alone { format!("{name}-alone") } else { name.to_owned() })
 }
 
-pub(super) fn place(service: Service, ports: &[u16]) -> Place {
-    let dir = dir(service);
-    let data = data_dir(service.recipe(), &dir);
+fn log(instance: Instance) -> PathBuf {
+    dir_of(instance).join("log")
+}
+
+pub(super) fn place(instance: Instance, ports: &[u16]) -> Place {
+    let dir = dir_of(instance);
+    let data = data_dir(instance.recipe(), &dir);
     Place { dir, data, ports: ports.to_vec() }
 }
 
@@ -128,47 +169,53 @@ pub(super) fn data_dir(recipe: &dyn Recipe, dir: &Path) -> PathBuf {
 }
 
 /// One start or stop of a service at a time, across processes.
-fn guard(service: Service) -> Result<Lock> {
-    let path = dir(service).join("state.lock");
+fn guard(instance: Instance) -> Result<Lock> {
+    let path = dir_of(instance).join("state.lock");
     Lock::take(&path, Mode::Exclusive, Duration::from_secs(LOCK_SECONDS_MAX))
 }
 
 /// Starts a server unless it runs, and waits until it serves.
 pub fn up(service: Service) -> Result<Up> {
-    up_with(service, &[])
+    up_with(Instance::shared(service), &[])
 }
 
 /// The same; if it has to be started, each of its processes gets these options, too.
-pub(super) fn up_with(service: Service, options: &[&str]) -> Result<Up> {
+pub(super) fn up_with(instance: Instance, options: &[&str]) -> Result<Up> {
+    let service = instance.service;
     if service.given().is_some() {
         return Ok(Up::Given);
     }
     let work = || {
         service.recipe().fetch()?;
-        let _guard = guard(service)?;
-        start(service, options)
+        let _guard = guard(instance)?;
+        start(instance, options)
     };
     work().map_err(|error| error.of(service))
 }
 
-/// Stops a server. `true` when something of it was running.
+/// Stops a server, and the copy that tests had alone. `true` when something of it was running.
 pub fn down(service: Service) -> Result<bool> {
-    let work = || {
-        let _guard = guard(service)?;
-        stop(service)
+    let work = |instance: Instance| {
+        let _guard = guard(instance)?;
+        stop(instance)
     };
-    work().map_err(|error| error.of(service))
+    let (shared, alone) = (Instance::shared(service), Instance::alone(service));
+    let stopped = work(shared).map_err(|error| error.of(service))?;
+    // Most checkouts never had the other one, and need no folder for it.
+    let other = dir_of(alone).exists() && work(alone).map_err(|error| error.of(service))?;
+    Ok(stopped || other)
 }
 
 /// Tells what runs.
 #[must_use]
 pub fn status(service: Service) -> Status {
-    let log = log(service);
+    let instance = Instance::shared(service);
+    let log = log(instance);
     if let Some(url) = service.given() {
         return Status { condition: Condition::Given, url: Some(url), processes: Vec::new(), log };
     }
-    let state = State::load(service);
-    let at = place(service, &state.ports);
+    let state = State::load(instance);
+    let at = place(instance, &state.ports);
     let alive = state.processes.iter().filter(|process| process.is_alive());
     let processes: Vec<_> = alive.map(|process| (process.role.clone(), process.pid)).collect();
     let condition = match state.is_running() {
@@ -180,27 +227,27 @@ pub fn status(service: Service) -> Status {
     Status { condition, url, processes, log }
 }
 
-fn stop(service: Service) -> Result<bool> {
-    let mut state = State::load(service);
+fn stop(instance: Instance) -> Result<bool> {
+    let mut state = State::load(instance);
     let mut stopped = false;
     // The last started ends first: RabbitMQ's name server outlives its broker.
     for process in state.processes.iter().rev().filter(|process| process.is_alive()) {
-        process.stop(service.recipe().stop(), Duration::from_secs(STOP_SECONDS_MAX))?;
+        process.stop(instance.recipe().stop(), Duration::from_secs(STOP_SECONDS_MAX))?;
         stopped = true;
     }
     if !state.processes.is_empty() {
         state.processes.clear();
-        state.save(service)?;
+        state.save(instance)?;
     }
     Ok(stopped)
 }
 
 /// The caller holds the guard.
-fn start(service: Service, options: &[&str]) -> Result<Up> {
-    let recipe = service.recipe();
-    let state = State::load(service);
+fn start(instance: Instance, options: &[&str]) -> Result<Up> {
+    let recipe = instance.recipe();
+    let state = State::load(instance);
     if state.is_running() {
-        let at = place(service, &state.ports);
+        let at = place(instance, &state.ports);
         for process in &state.processes {
             process.resume()?;
         }
@@ -212,7 +259,7 @@ fn start(service: Service, options: &[&str]) -> Result<Up> {
         }
     }
     // Half of it, or all of it but deaf: only a fresh start makes it whole.
-    stop(service)?;
+    stop(instance)?;
     let mut ports = state.ports;
     let mut attempt = 0;
     loop {
@@ -222,21 +269,21 @@ fn start(service: Service, options: &[&str]) -> Result<Up> {
         // knows it by its port.
         let free = || ports.iter().all(|port| ports::is_free(*port));
         if ports.len() != recipe.ports() || !wait_until(PORT_PATIENCE, free) {
-            ports = ports::choose(&root(), service.slot(), recipe.ports())
+            ports = ports::choose(&root(), instance.slot(), recipe.ports())
                 .ok_or_else(|| Error::new("no free ports between 20000 and 31999"))?;
         }
-        let at = place(service, &ports);
+        let at = place(instance, &ports);
         if recipe.data_knows_ports() && !old.is_empty() && old != ports {
             forget_data(&at)?;
         }
-        let failure = match prepare(recipe, &at).and_then(|()| launch(service, &at, options)) {
+        let failure = match prepare(recipe, &at).and_then(|()| launch(instance, &at, options)) {
             Ok(()) => return Ok(Up::Started),
             Err(error) => error,
         };
-        stop(service)?;
+        stop(instance)?;
         let taken = ports.iter().any(|port| !ports::is_free(*port));
         if !taken || attempt == ATTEMPTS_MAX {
-            let log = log(service);
+            let log = log(instance);
             let shown = log.display();
             return Err(Error::new(format!("{failure}\n--- the end of {shown}:\n{}", tail(&log, 20))));
         }
@@ -281,20 +328,20 @@ pub(super) fn ids_of(user: &str) -> Result<(u32, u32)> {
     ids.ok_or_else(|| Error::new(format!("there is no user {user} on this machine")))
 }
 
-fn launch(service: Service, at: &Place, options: &[&str]) -> Result<()> {
-    let recipe = service.recipe();
+fn launch(instance: Instance, at: &Place, options: &[&str]) -> Result<()> {
+    let recipe = instance.recipe();
     recipe.clear(at)?;
     let tasks = recipe.tasks(at)?;
     let mut state = State { ports: at.ports.clone(), processes: Vec::new(), expected: tasks.len() };
     let until = Duration::from_secs(START_SECONDS_MAX);
-    let log = log(service);
+    let log = log(instance);
     rotate(&log)?;
     for mut task in tasks {
         task.command.args(options);
         let process = Process::spawn(&task.role, task.command, &log)?;
         state.processes.push(process.clone());
         // After every process: if we are killed now, `down` still knows whom to stop.
-        state.save(service)?;
+        state.save(instance)?;
         let heard = wait_until(until, || is_listening(task.port) || !process.is_alive());
         if !heard || !process.is_alive() {
             return Err(Error::new(format!("its {} did not come up", task.role)));

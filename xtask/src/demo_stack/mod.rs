@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     if !arguments.as_built {
         stack::build()?;
     }
-    let mut stack = Stack::start(arguments.mode, arguments.planted.clone())?;
+    let mut stack = Stack::start(arguments.mode, arguments.planted.clone(), arguments.chaos.is_some())?;
     let shown = match arguments.chaos {
         Some(duration) => chaos::run(&mut stack, duration, arguments.json),
         None => show(arguments, &stack, Patience::new(RUN_SECONDS_MAX)),

@@ -10,6 +10,7 @@ use testkit::child::Child;
 use testkit::services::{Service, Up};
 
 use super::Mode;
+use super::chaos::servers::Servers;
 use super::parts::Part;
 use crate::{phase, services};
 
@@ -36,17 +37,19 @@ pub(super) struct Stack {
     pub(super) planted: Option<String>,
     pub(super) payments: Option<SocketAddr>,
     pub(super) gateway: Option<SocketAddr>,
+    /// The servers that may be killed, where that is wanted.
+    pub(super) servers: Option<Servers>,
 }
 
 /// Builds what is started, with the points at which it is killed on purpose.
 pub(super) fn build() -> Result<(), String> {
     let features = "payments/kafka,payments/crash-points,semel-cli/crash-points";
     let packages = ["--package", "payments", "--package", "semel-cli", "--bins"];
-    crate::prove::cargo_plain(&[&["build", "--quiet", "--features", features], &packages[..]].concat())
+    crate::cargo::run(&[&["build", "--quiet", "--features", features], &packages[..]].concat(), &[])
 }
 
 impl Stack {
-    pub(super) fn start(mode: Mode, planted: Option<String>) -> Result<Self, String> {
+    pub(super) fn start(mode: Mode, planted: Option<String>, kills: bool) -> Result<Self, String> {
         let pid = std::process::id();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut stack = Self {
@@ -62,8 +65,9 @@ impl Stack {
             planted,
             payments: None,
             gateway: None,
+            servers: None,
         };
-        match stack.fill() {
+        match stack.fill(kills) {
             Ok(()) => Ok(stack),
             Err(error) => {
                 stack.tell_logs();
@@ -73,7 +77,7 @@ impl Stack {
         }
     }
 
-    fn fill(&mut self) -> Result<(), String> {
+    fn fill(&mut self, kills: bool) -> Result<(), String> {
         fs::create_dir_all(&self.directory)
             .map_err(|error| format!("{}: {error}", self.directory.display()))?;
         let mut missing = Vec::new();
@@ -87,9 +91,14 @@ impl Stack {
         if !missing.is_empty() {
             return Err(format!("not up: {}", missing.join(", ")));
         }
-        let at = |service| testkit::services::find(service).ok_or_else(|| format!("{service} is gone"));
+        let servers = if kills { Some(Servers::take()?) } else { None };
+        let at = |service| {
+            let alone = servers.as_ref().and_then(|servers| servers.address(service));
+            alone.or_else(|| testkit::services::find(service)).ok_or_else(|| format!("{service} is gone"))
+        };
         (self.postgres, self.kafka) = (at(Service::Postgres)?, at(Service::Kafka)?);
         self.redis = at(Service::Redis)?;
+        self.servers = servers;
         self.sql(&format!("CREATE SCHEMA {}", self.schema))?;
         for part in Part::ALL {
             let begin = Instant::now();

@@ -84,6 +84,7 @@ fn holding() -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
 /// While a request is under way its duplicates are told where to ask, and whoever asks there is told to wait; when it
 /// is done both get its answer. The description is narrowed to that one request, so that nothing else is generated.
 #[test]
+#[ignore = "prove: thousands of generated requests"]
 fn answers_about_a_request_under_way_are_as_described() {
     let directory = testkit::scratch::directory();
     let (upstream, has_come, go) = holding();
@@ -157,6 +158,7 @@ fn answers_are_as_described() {
 }
 
 #[test]
+#[ignore = "prove: thousands of generated requests"]
 fn answers_for_a_service_that_breaks_off_are_as_described() {
     let directory = testkit::scratch::directory();
     let gateway = Gateway::start(breaking_off(), CONFIG);

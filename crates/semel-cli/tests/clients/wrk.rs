@@ -10,6 +10,7 @@ use crate::{need, said};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/wrk.lua");
 
 #[test]
+#[ignore = "prove: load"]
 fn duplicates_under_load_charge_each_key_once() {
     need("wrk");
     let upstream = Upstream::start();

@@ -14,7 +14,7 @@ use semel::store::{Claim, Claimed, Finish, Finished, Store};
 use semel::{Effect, Found, Guard, Outcome, Owner, Retention, State, StoreDown, Verdict};
 use tokio::sync::Notify;
 
-use crate::world::{
+use super::world::{
     Clock, Effects, Kind, Wire, app, call, charged, intent, layer, payments, record, state, status,
 };
 

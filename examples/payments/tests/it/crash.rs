@@ -78,6 +78,7 @@ fn a_refund_killed_around_its_commit_is_booked_once() {
 
 /// Duplicates from several clients, and SIGKILL at a moment of nobody's choosing, twice.
 #[test]
+#[ignore = "prove: load and kills at random"]
 fn under_load_and_killed_every_order_is_booked_once() {
     const ORDERS: usize = 60;
     const CLIENTS: usize = 8;

@@ -2,7 +2,7 @@
 
 mod load;
 mod seen;
-mod servers;
+pub(super) mod servers;
 mod turns;
 mod verdict;
 
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use self::load::Load;
 use self::seen::Seen;
-use self::servers::Servers;
 use self::turns::Turns;
 use self::verdict::Verdict;
 use super::clients::Client;
@@ -27,7 +26,7 @@ const REDIS: &str = "Redis is killed as well, and comes back empty. It only reme
                      PostgreSQL. No promise rests on what Redis keeps.";
 
 pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(), String> {
-    let mut servers = Servers::take()?;
+    let mut servers = stack.servers.take().ok_or("the servers are shared: nothing may be killed")?;
     for spared in servers.spared() {
         eprintln!("  {spared} is somebody else's and is not killed");
     }
@@ -54,7 +53,7 @@ pub(super) fn run(stack: &mut Stack, duration: Duration, json: bool) -> Result<(
     let verdict = Verdict::judge(&asked, &seen);
     let told = if json { verdict.json(&asked, &turns) } else { verdict.table(&asked, &turns) };
     print!("{told}");
-    // They are made to run again before anybody asks them to end.
+    // Free for others before the rest ends.
     drop(servers);
     finished?;
     match verdict.wrong() {

@@ -1,4 +1,4 @@
-//! The servers of this checkout, for this run alone: whoever kills one must not do it to somebody's test.
+//! Servers for this run alone: copies that no test shares.
 
 use testkit::services::{Alone, Condition, Service, alone, status};
 
@@ -6,14 +6,14 @@ use crate::demo_stack::stack::SERVICES;
 
 /// Those that may be killed.
 #[derive(Debug)]
-pub(super) struct Servers {
+pub(in crate::demo_stack) struct Servers {
     ours: Vec<(Service, Alone)>,
     spared: Vec<Service>,
 }
 
 impl Servers {
-    /// Waits until nobody else uses them.
-    pub(super) fn take() -> Result<Self, String> {
+    /// Waits until no other test has them.
+    pub(in crate::demo_stack) fn take() -> Result<Self, String> {
         let (mut ours, mut spared) = (Vec::new(), Vec::new());
         for service in SERVICES {
             if status(service).condition == Condition::Given {
@@ -23,6 +23,12 @@ impl Servers {
             ours.push((service, alone(service).ok_or_else(|| format!("this run goes without {service}"))?));
         }
         Ok(Self { ours, spared })
+    }
+
+    /// Where it is, unless it is spared.
+    pub(in crate::demo_stack) fn address(&self, service: Service) -> Option<String> {
+        let ours = self.ours.iter().find(|(of, _)| *of == service);
+        ours.map(|(_, alone)| alone.url().to_owned())
     }
 
     pub(super) fn spared(&self) -> &[Service] {

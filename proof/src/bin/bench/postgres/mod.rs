@@ -227,11 +227,3 @@ fn on_disk(place: &Place<'_>, size: usize, table: &mut Table) -> Result<(), Fail
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_scripts_use_every_parameter_of_the_statements() {
-        assert!(!super::pgbench::script(super::pgbench::Script::Same).contains('$'));
-    }
-}

@@ -84,6 +84,7 @@ fn filled(sql: &str, values: &[&str]) -> String {
     for (at, value) in values.iter().enumerate().rev() {
         sql = sql.replace(&format!("${}", at + 1), value);
     }
+    assert!(!sql.contains('$'), "a parameter of the statement has no value here: {sql}");
     sql
 }
 

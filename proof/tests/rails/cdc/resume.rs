@@ -1,0 +1,131 @@
+//! A sink that keeps the position beside the events says how far it has come.
+
+use std::time::Duration;
+
+use semel::relay::poll::postgres::PostgresOutbox;
+use semel::relay::{Lineage, Position, Reached, Settled, Source, SourceError};
+use uuid::Uuid;
+
+use crate::cdc::world::{World, batch, insert, refusal, texts};
+
+fn transaction(texts: std::ops::Range<u32>) -> String {
+    let inserts: String = texts.map(|n| insert(&format!("k{}", n % 3), &n.to_string())).collect();
+    format!("BEGIN; {inserts} COMMIT")
+}
+
+/// A source past its first event, so that it streams. Nothing is written down by itself.
+async fn streaming(world: &World) -> impl Source + use<> {
+    let options = world.options().note_every(Duration::from_secs(60));
+    let mut source = options.batch_max(4, 1 << 20).open().await.unwrap().source();
+    world.connect().await.batch_execute(&insert("z", "z")).await.unwrap();
+    assert_eq!(texts(&batch(&mut source).await), ["z"]);
+    source.done(&[Settled::Confirmed]).await.unwrap();
+    source
+}
+
+#[tokio::test]
+async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
+    let Some(world) = World::new().await else { return };
+    let mut source = streaming(&world).await;
+    world.connect().await.batch_execute(&transaction(0..10)).await.unwrap();
+    let mut given = batch(&mut source).await;
+    assert_eq!(texts(&given), ["0", "1", "2", "3"]);
+    source.done(&[const { Settled::Confirmed }; 4]).await.unwrap();
+    given = batch(&mut source).await;
+    assert_eq!(texts(&given), ["4", "5", "6", "7"]);
+    // The sink has 4, 5 and 7; the relay died before it could say that 6 was refused.
+    let left_out: Vec<Uuid> = vec![given.events[2].event.id()];
+    let position = Position::from_bytes(&given.position.to_bytes()).unwrap();
+    drop(source);
+    world.lease_over().await;
+    let options = world.options().batch_max(4, 1 << 20);
+    let mut source = options.open().await.unwrap().source();
+    source.resume(Some(&Reached { position, left_out })).await.unwrap();
+    let mut told = Vec::new();
+    while told.last().is_none_or(|last| last != "9") {
+        let batch = batch(&mut source).await;
+        told.extend(texts(&batch));
+        source.done(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
+    }
+    assert_eq!(told, ["6", "8", "9"]);
+    source.leave().await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn in_doubt_the_batch_is_formed_anew() {
+    let Some(world) = World::new().await else { return };
+    let mut source = streaming(&world).await;
+    world.connect().await.batch_execute(&transaction(0..6)).await.unwrap();
+    let given = batch(&mut source).await;
+    assert_eq!(texts(&given), ["0", "1", "2", "3"]);
+    // The sink has it after all.
+    let reached = Reached { position: given.position.clone(), left_out: Vec::new() };
+    source.resume(Some(&reached)).await.unwrap();
+    let next = batch(&mut source).await;
+    assert_eq!(texts(&next), ["4", "5"]);
+    // And of this one it has nothing.
+    source.resume(Some(&reached)).await.unwrap();
+    let again = batch(&mut source).await;
+    assert_eq!((texts(&again), &again.position), (texts(&next), &next.position));
+    source.done(&[const { Settled::Confirmed }; 2]).await.unwrap();
+    source.leave().await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
+    let Some(world) = World::new().await else { return };
+    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
+    let mut source = streaming(&world).await;
+    world.connect().await.batch_execute(&transaction(0..1)).await.unwrap();
+    assert_eq!(texts(&batch(&mut source).await), ["0"]);
+    let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
+    source.done(&[refused]).await.unwrap();
+    world.connect().await.batch_execute(&transaction(3..5)).await.unwrap();
+    let held = batch(&mut source).await;
+    assert_eq!(held.events.iter().map(|pending| pending.held).collect::<Vec<_>>(), [true, false]);
+    source.done(&[Settled::Held, Settled::Confirmed]).await.unwrap();
+    desk.retry(None).await.unwrap();
+    let retried = batch(&mut source).await;
+    assert_eq!(texts(&retried), ["0", "3"]);
+    // The sink has the first of them, and the relay dies.
+    let reached = Reached { position: retried.position, left_out: vec![retried.events[1].event.id()] };
+    drop(source);
+    world.lease_over().await;
+    let mut source = world.outbox().await.source();
+    source.resume(Some(&reached)).await.unwrap();
+    assert_eq!(texts(&batch(&mut source).await), ["3"]);
+    source.done(&[Settled::Confirmed]).await.unwrap();
+    assert!(desk.parked(None, 10).await.unwrap().is_empty());
+    source.leave().await.unwrap();
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
+    let Some(world) = World::new().await else { return };
+    let mut source = streaming(&world).await;
+    world.connect().await.batch_execute(&transaction(0..1)).await.unwrap();
+    let position = batch(&mut source).await.position;
+    drop(source);
+    let options = world.options();
+    let stopped = async |position: Position| -> SourceError {
+        let mut source = options.clone().open().await.unwrap().source();
+        source.resume(Some(&Reached { position, left_out: Vec::new() })).await.unwrap();
+        // The one before it has died.
+        world.lease_over().await;
+        refusal(&mut source).await
+    };
+    let elsewhere = Position { lineage: Lineage::read("other/1"), place: position.place.clone() };
+    let error = stopped(elsewhere).await;
+    assert!(matches!(error, SourceError::Lineage { .. }) && !error.may_retry(), "{error}");
+    let later = Position { lineage: position.lineage.clone(), place: "t1 FFFFFFFF/0+1".into() };
+    let error = stopped(later).await;
+    assert!(error.to_string().contains("older state") && !error.may_retry(), "{error}");
+    let promoted =
+        Position { lineage: position.lineage.clone(), place: position.place.replace("t1 ", "t9 ") };
+    let error = stopped(promoted).await;
+    assert!(matches!(error, SourceError::Lineage { .. }), "{error}");
+    world.end().await;
+}

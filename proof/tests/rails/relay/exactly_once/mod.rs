@@ -1,0 +1,13 @@
+//! Exactly once: a sink that keeps the position beside the events, judged by what readers of it see.
+
+pub(crate) mod broker;
+mod chance;
+#[cfg(all(feature = "sinks", feature = "kill"))]
+mod kafka;
+mod lanes;
+mod late;
+mod misuse;
+mod outboxes;
+mod planted;
+mod scenes;
+mod wrong;

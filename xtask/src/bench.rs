@@ -1,0 +1,131 @@
+//! `cargo xtask bench`: the benchmarks of the package `proof`, built for speed.
+
+use clap::{Args, Subcommand};
+
+use crate::cargo;
+
+/// Measure speed as ratios against a floor in the same run. Machines are noisy: run it twice.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// The stores and the guard: memory, SQLite, and the servers that run (`cargo xtask services up`).
+    Stores(StoresArguments),
+    /// The HTTP layer alone, called in one thread: time and allocations it adds to a request.
+    Layer(BenchArguments),
+    /// From the outbox to Kafka: drain, latency, the cost of an append, memory. Needs PostgreSQL and Kafka
+    /// (`cargo xtask services up --only postgres,kafka`).
+    Relay(RelayArguments),
+    /// From a source to effects: the inbox beside a transaction for each message, and beside no marks at all; the
+    /// pipeline from Kafka to Kafka with transactions beside none, and with --streams beside Kafka Streams. Needs
+    /// PostgreSQL and Kafka (`cargo xtask services up --only postgres,kafka`).
+    Consume(ConsumeArguments),
+    /// The HTTP layer against the bare handler, the gateway against nginx. Installs wrk and nginx.
+    Edge(BenchArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StoresArguments {
+    /// Only these parts, separated by commas: memory, guard, sqlite, postgres, tx, mysql, redis.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// Also the tail with this many records in a table, such as 10_000_000.
+    #[arg(long, value_name = "N")]
+    records: Option<String>,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RelayArguments {
+    /// Only these parts, separated by commas: drain, latency, append, memory, debezium.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many events the backlog has: 1_000_000 unless told otherwise, or 100_000 with --quick.
+    #[arg(long, value_name = "N")]
+    events: Option<String>,
+    /// Also Debezium's engine on the same table. Fetches its jars; needs a JDK.
+    #[arg(long)]
+    debezium: bool,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConsumeArguments {
+    /// Only these parts, separated by commas: inbox, eos, streams.
+    #[arg(long, value_name = "PARTS")]
+    only: Option<String>,
+    /// How many ids are remembered where many are: 10_000_000 unless told otherwise, or 1_000_000 with --quick.
+    #[arg(long, value_name = "N")]
+    ids: Option<String>,
+    /// How many messages go from Kafka to Kafka: 500_000 unless told otherwise, or 100_000 with --quick.
+    #[arg(long, value_name = "N")]
+    messages: Option<String>,
+    /// Also Kafka Streams with exactly_once_v2 on the same messages: speed, work of processors, memory. Fetches its
+    /// jars; needs a JDK.
+    #[arg(long)]
+    streams: bool,
+    #[command(flatten)]
+    run: BenchArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// A fifth of the work: for a first look.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(bench: &Bench) -> Result<(), String> {
+    let arguments = match bench {
+        Bench::Stores(arguments) => &arguments.run,
+        Bench::Relay(arguments) => &arguments.run,
+        Bench::Consume(arguments) => &arguments.run,
+        Bench::Layer(arguments) | Bench::Edge(arguments) => arguments,
+    };
+    let mut args = Vec::new();
+    args.extend(arguments.quick.then(|| "--quick".to_owned()));
+    args.extend(arguments.json.then(|| "--json".to_owned()));
+    // Without crash points: what is measured is what users run.
+    let program = |name, feature| ["--bin", name, "--no-default-features", "--features", feature];
+    match bench {
+        Bench::Stores(arguments) => {
+            args.insert(0, "stores".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.records.iter().flat_map(|n| ["--records".to_owned(), n.clone()]));
+            execute(&program("bench", "bench"), &args)
+        }
+        Bench::Layer(_) => {
+            args.insert(0, "layer".to_owned());
+            execute(&program("bench", "bench"), &args)
+        }
+        Bench::Relay(arguments) => {
+            args.insert(0, "relay".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.events.iter().flat_map(|n| ["--events".to_owned(), n.clone()]));
+            args.extend(arguments.debezium.then(|| "--debezium".to_owned()));
+            execute(&program("bench", "bench,relay"), &args)
+        }
+        Bench::Consume(arguments) => {
+            args.insert(0, "consume".to_owned());
+            args.extend(arguments.only.iter().flat_map(|parts| ["--only".to_owned(), parts.clone()]));
+            args.extend(arguments.ids.iter().flat_map(|n| ["--ids".to_owned(), n.clone()]));
+            args.extend(arguments.messages.iter().flat_map(|n| ["--messages".to_owned(), n.clone()]));
+            args.extend(arguments.streams.then(|| "--streams".to_owned()));
+            execute(&program("bench", "bench,relay"), &args)
+        }
+        Bench::Edge(_) => {
+            cargo::run(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;
+            execute(&program("edge", "edge"), &args)
+        }
+    }
+}
+
+fn execute(program: &[&str], args: &[String]) -> Result<(), String> {
+    let mut line = vec!["run", "--quiet", "--release", "--package", "proof"];
+    line.extend(program);
+    line.push("--");
+    cargo::run(&line, args)
+}

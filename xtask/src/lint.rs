@@ -1,0 +1,77 @@
+//! `cargo xtask lint`: what can be seen without running anything.
+
+use clap::Args;
+
+use crate::phase::{self, Phase};
+use crate::tally::tail;
+use crate::{cargo, toolchain};
+
+/// Check format, clippy and documentation; warnings are errors.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Also the slower gates: the library with every feature alone, and with none.
+    #[arg(long)]
+    all: bool,
+    /// Only these packages; may be repeated. Without it, the whole workspace.
+    #[arg(short, long = "package", value_name = "PACKAGE")]
+    packages: Vec<String>,
+}
+
+/// Features of the library that must build alone. With all of them together nothing shows that one leans on another.
+const FEATURES_ALONE: &[&str] = &[
+    "",
+    "sqlite",
+    "postgres",
+    "postgres-tls",
+    "mysql",
+    "mysql-tls",
+    "sqlx-postgres",
+    "redis",
+    "redis-tls",
+    "sqlite,kafka",
+    "sqlite,rabbitmq",
+    "sqlite,nats",
+    "sqlite,sqs",
+    "sqlite,webhook",
+    "sqlite,forward",
+    "sqlite,webhook-receiver",
+    "zstd",
+    "seal",
+    "http",
+    "axum",
+    "macros",
+    "client",
+    "reqwest",
+    "conformance",
+    "crash-points",
+];
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
+    phase::stop_when_interrupted(|| ())?;
+    toolchain::ensure()?;
+    let packages = cargo::packages(&arguments.packages);
+    check(phase::run("format", cargo::command(&["fmt", "--all", "--check"], &[], &[])))?;
+    let clippy = cargo::command(&["clippy"], &packages, &["--all-targets", "--", "-D", "warnings"]);
+    check(phase::run("clippy", clippy))?;
+    let mut documentation = cargo::command(&["doc", "--no-deps"], &packages, &[]);
+    documentation.env("RUSTDOCFLAGS", "-D warnings");
+    check(phase::run("documentation", documentation))?;
+    if arguments.all {
+        for features in FEATURES_ALONE {
+            let line = ["check", "--package", "semel", "--no-default-features", "--features", features];
+            let mut command = cargo::command(&line, &[], &[]);
+            command.env("RUSTFLAGS", "-D warnings").env("CARGO_TARGET_DIR", phase::target().join("features"));
+            let name = if features.is_empty() { "none" } else { features };
+            check(phase::run(&format!("feature-{}", name.replace(',', "+")), command))?;
+        }
+    }
+    Ok(())
+}
+
+fn check(phase: Phase) -> Result<(), String> {
+    if phase.ok {
+        return Ok(());
+    }
+    eprintln!("{}", tail(&phase.output()));
+    Err(format!("{} ({}), log: {}", phase.name, phase.note, phase.log.display()))
+}
