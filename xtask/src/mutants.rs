@@ -52,7 +52,11 @@ const FOLDERS: &[(&str, &[&str])] = &[
     ),
     (
         "consumer",
-        &["crates/semel/src/inbox/consumer/desk.rs", "crates/semel/src/inbox/consumer/bisect.rs", "crates/semel/src/inbox/consumer/trouble.rs"],
+        &[
+            "crates/semel/src/inbox/consumer/desk.rs",
+            "crates/semel/src/inbox/consumer/bisect.rs",
+            "crates/semel/src/inbox/consumer/trouble.rs",
+        ],
     ),
     (
         "client",
@@ -144,7 +148,11 @@ fn copy() -> Result<Tree, String> {
         let output = Command::new("git").arg("-C").arg(place).args(words).output();
         let output = output.map_err(|error| format!("git: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output.status.success().then_some(said).ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+        output
+            .status
+            .success()
+            .then_some(said)
+            .ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let commit = git(&["rev-parse", "HEAD"], &root)?;
     if !folder.join(".git").exists() {
@@ -160,7 +168,10 @@ fn copy() -> Result<Tree, String> {
 
 fn cargo_mutants(program: &Path, tree: &Tree) -> Command {
     let mut command = Command::new(program);
-    command.arg("mutants").current_dir(&tree.folder).env("CARGO_TARGET_DIR", phase::target().join("mutants/target"));
+    command
+        .arg("mutants")
+        .current_dir(&tree.folder)
+        .env("CARGO_TARGET_DIR", phase::target().join("mutants/target"));
     // What is shared with other runs of the tests would be looked at again for every mutant.
     command.env("SEMEL_HISTORIES", "200").env_remove("CARGO_MANIFEST_DIR");
     command
@@ -183,14 +194,24 @@ fn attempt(program: &Path, tree: &Tree, wanted: &BTreeSet<&str>) -> Result<BTree
     let out = phase::target().join("mutants/out");
     let _ = fs::remove_dir_all(&out);
     let mut command = cargo_mutants(program, tree);
-    command.args(["--in-place", "--baseline", "skip", "--timeout", "120", "--build-timeout", "600", "--no-shuffle"]);
+    command.args([
+        "--in-place",
+        "--baseline",
+        "skip",
+        "--timeout",
+        "120",
+        "--build-timeout",
+        "600",
+        "--no-shuffle",
+    ]);
     command.arg("--output").arg(&out);
     for name in wanted {
         command.args(["--re", &format!("^{}$", escaped(name))]);
     }
     let phase = phase::quietly("mutants", command);
     let file = out.join("mutants.out/outcomes.json");
-    let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}; log: {}", file.display(), phase.log.display()))?;
+    let text = fs::read_to_string(&file)
+        .map_err(|error| format!("{}: {error}; log: {}", file.display(), phase.log.display()))?;
     outcomes(&text)
 }
 
@@ -268,11 +289,18 @@ fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
         if of_folder().next().is_none() {
             continue;
         }
-        let share = if tried == 0 { "–".to_owned() } else { format!("{:.1} %", 100.0 * caught as f64 / tried as f64) };
+        let share = if tried == 0 {
+            "–".to_owned()
+        } else {
+            format!("{:.1} %", 100.0 * caught as f64 / tried as f64)
+        };
         println!("{folder:<10} {:>8} {tried:>7} {caught:>7} {unviable:>9}  {share}", of_folder().count());
     }
-    let survived: Vec<&String> =
-        names.iter().map(|(_, name)| name).filter(|name| kept.mutants.get(*name).is_some_and(|word| word == "missed")).collect();
+    let survived: Vec<&String> = names
+        .iter()
+        .map(|(_, name)| name)
+        .filter(|name| kept.mutants.get(*name).is_some_and(|word| word == "missed"))
+        .collect();
     for name in &survived {
         println!("survived: {name}");
     }

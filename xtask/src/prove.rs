@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use testkit::services::Service;
 
 use crate::binaries::Binary;
+use crate::cargo;
 use crate::phase;
 use crate::suite::{NotReady, Suite, stop_started};
 use crate::tally::tail;
-use crate::cargo;
 
 /// Run what needs luck, load or minutes: random kills, load with faults, fresh seeds of the simulation.
 ///
@@ -104,7 +104,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         let mut tests: Vec<(&Binary, String)> = Vec::new();
         for binary in &suite.binaries {
             let ignored = ignored(binary, &suite)?.into_iter();
-            tests.extend(ignored.filter(|test| wanted(&format!("{} {test}", binary.name))).map(|test| (binary, test)));
+            tests.extend(
+                ignored.filter(|test| wanted(&format!("{} {test}", binary.name))).map(|test| (binary, test)),
+            );
         }
         if tests.is_empty() && worlds.is_empty() {
             return Err("nothing has that in its name; --list says what there is".to_owned());
@@ -185,7 +187,10 @@ fn simulate(worlds: &[&str], seed: u64, until: Instant, results: &Results) {
 fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results) {
     let name = format!("{} {test}", binary.name);
     let mut command = binary.command();
-    command.args(["--ignored", "--exact", test, "--nocapture"]).env("SEMEL_SEED", seed.to_string());
+    command
+        .args(["--ignored", "--exact", test, "--nocapture"])
+        .env("SEMEL_SEED", seed.to_string())
+        .env("SEMEL_PROVE", "1");
     suite.environment(&mut command);
     let begin = Instant::now();
     let phase = phase::quietly(&format!("prove-{}", name.replace([' ', ':'], "-")), command);
@@ -232,7 +237,8 @@ fn report(
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
     println!("\n{:>5} {:>9}  what", "runs", "seconds");
     for (name, line) in &lines {
-        let figures: Vec<String> = line.figures.iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let figures: Vec<String> =
+            line.figures.iter().map(|(name, count)| format!("{count} {name}")).collect();
         println!("{:>5} {:>9.1}  {name}: {}", line.runs, line.seconds, figures.join(", "));
         for (figure, count) in &line.figures {
             *total.entry(figure).or_default() += count;

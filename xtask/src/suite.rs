@@ -97,7 +97,7 @@ pub(crate) fn stop_started() -> Result<(), String> {
 }
 
 fn libraries() -> PathBuf {
-    let rustc = Command::new("rustc").args(["--print", "sysroot"]).stderr(Stdio::null()).output();
-    let sysroot = rustc.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    PathBuf::from(sysroot.unwrap_or_default()).join("lib")
+    let rustc = Command::new("rustc").args(["--print", "target-libdir"]).stderr(Stdio::null()).output();
+    let folder = rustc.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    PathBuf::from(folder.unwrap_or_default())
 }

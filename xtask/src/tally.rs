@@ -25,7 +25,9 @@ impl Tally {
             if let Some(counts) = line.strip_prefix("test result: ") {
                 self.passed += number_before(counts, " passed");
                 self.failed += number_before(counts, " failed");
-            } else if let Some((name, result)) = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... ")) {
+            } else if let Some((name, result)) =
+                line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+            {
                 let name = if binary.is_empty() { name.to_owned() } else { format!("{binary} {name}") };
                 self.for_prove += usize::from(result.starts_with("ignored, prove: "));
                 if result.starts_with("FAILED") {
@@ -135,7 +137,10 @@ error: 1 target failed:
     #[test]
     fn the_slowest_tests_are_found() {
         let mut tally = Tally::default();
-        tally.add("proof-stores", "test a ... ok <0.010s>\ntest b ... FAILED <12.500s>\ntest c ... ignored, prove: kills\n");
+        tally.add(
+            "proof-stores",
+            "test a ... ok <0.010s>\ntest b ... FAILED <12.500s>\ntest c ... ignored, prove: kills\n",
+        );
         tally.add("semel-unit", "test d ... ok <1.000s>");
         assert_eq!(tally.failures, ["proof-stores b"]);
         let slowest = tally.slowest(2);

@@ -155,7 +155,8 @@ impl Run {
         for (service, tests) in &services {
             println!("skipped: {service}, {tests} tests");
         }
-        let tests: Vec<String> = self.runs.iter().map(|took| format!("{:.0} s", took.as_secs_f64())).collect();
+        let tests: Vec<String> =
+            self.runs.iter().map(|took| format!("{:.0} s", took.as_secs_f64())).collect();
         let word = if ok { "all passed" } else { "FAILED" };
         println!(
             "{word} in {:.0} s, the tests in {}; {} more are for `cargo xtask prove`",
@@ -206,9 +207,12 @@ mod tests {
 
     #[test]
     fn contradictions_and_unknown_names_are_usage_errors() {
-        for words in
-            [&["--no-services", "--only", "redis"][..], &["--without", "oracle"], &["--repeat", "0"], &["--beside", "many"]]
-        {
+        for words in [
+            &["--no-services", "--only", "redis"][..],
+            &["--without", "oracle"],
+            &["--repeat", "0"],
+            &["--beside", "many"],
+        ] {
             let words = std::iter::once(&"test").chain(words);
             assert_eq!(Line::try_parse_from(words).unwrap_err().exit_code(), 2);
         }

@@ -33,7 +33,9 @@ pub(crate) async fn main() -> ExitCode {
 
 async fn relay(args: &[String]) -> Result<String, Failed> {
     let [url, bootstrap, id, positions, lease_ms, mode] = args else {
-        return Err("usage: proof-worker exactly-once POSTGRES_URL BOOTSTRAP ID POSITIONS LEASE_MS poll|cdc".into());
+        return Err(
+            "usage: proof-worker exactly-once POSTGRES_URL BOOTSTRAP ID POSITIONS LEASE_MS poll|cdc".into()
+        );
     };
     let lease = Duration::from_millis(lease_ms.parse()?);
     let kafka = [bootstrap, id, positions];

@@ -6,8 +6,8 @@ use semel::relay::Source;
 use testkit::certificates::certificates;
 use testkit::services::{Service, alone};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, batch, connect, drained, insert, quick, until};
+use crate::relay::sink::TestSink;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_and_comes_back_is_read_on() {

@@ -8,8 +8,8 @@ use std::time::Duration;
 use testkit::proxy::{Fault, Proxy};
 use testkit::seed::{rng_for, seed};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, insert, quick};
+use crate::relay::sink::TestSink;
 
 const KEYS: u32 = 5;
 

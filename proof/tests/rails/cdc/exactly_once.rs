@@ -9,8 +9,8 @@ use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Ended, Relay, RelayError, Stop};
 use tokio::task::JoinHandle;
 
-use crate::relay::exactly_once::broker::{Broker, Bug, Step};
 use crate::cdc::world::{World, insert, quick, until};
+use crate::relay::exactly_once::broker::{Broker, Bug, Step};
 
 const KEYS: u32 = 8;
 

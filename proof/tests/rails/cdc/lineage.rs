@@ -4,8 +4,8 @@ use semel::relay::cdc::CdcOutbox;
 use semel::relay::{Rebase, Source, SourceError};
 use testkit::services::{Cluster, Service, require};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{PATIENT, Running, World, drained, insert, quick, refusal};
+use crate::relay::sink::TestSink;
 
 /// A relay has published two events and is gone; then what was written down is of another lineage.
 async fn changed(world: &World, change: &str) {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Settled, Source};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{
     LEASE, Running, World, batch, connect, drained, drop_slot, insert, nothing, quick, until,
 };
+use crate::relay::sink::TestSink;
 
 fn numbers(until: u32) -> Vec<String> {
     (0..until).map(|n| n.to_string()).collect()

@@ -2,8 +2,8 @@
 
 use semel::relay::Source;
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, drained, insert, quick};
+use crate::relay::sink::TestSink;
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
     range.map(|n| n.to_string()).collect()

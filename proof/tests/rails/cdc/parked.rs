@@ -5,8 +5,8 @@ use std::time::Duration;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Settled, Source};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, batch, insert, quick, texts, until};
+use crate::relay::sink::TestSink;
 
 async fn fill(world: &World, events: &[(&str, &str)]) {
     let client = world.connect().await;

@@ -3,8 +3,8 @@
 use semel::relay::cdc::{CdcOutbox, RoutedTable};
 use semel::relay::{Rebase, Settled, Source};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, batch, connect, drained, drop_slot, nothing, quick, refusal};
+use crate::relay::sink::TestSink;
 
 const TABLE: &str = "CREATE TABLE outbox (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetype varchar(255) NOT NULL,

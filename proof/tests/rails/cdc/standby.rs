@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use semel::relay::{Settled, Source, SourceError};
 
-use crate::relay::sink::TestSink;
 use crate::cdc::world::{Running, World, batch, insert, nothing, quick, texts};
+use crate::relay::sink::TestSink;
 
 /// One whose end is waited for.
 const SHORT: Duration = Duration::from_secs(8);

@@ -129,7 +129,8 @@ async fn parts_are_shared_by_one_that_is_always_busy() {
     world.append(&keys.iter().map(|key| (key.as_str(), "1")).collect::<Vec<_>>()).await;
     let outbox = world.outbox.clone().batch_max(1, 1 << 20);
     let owned = async || world.owned().await;
-    crate::relay::ownership::shared_while_busy(&mut outbox.source(), &mut outbox.source(), LEASE, owned).await;
+    crate::relay::ownership::shared_while_busy(&mut outbox.source(), &mut outbox.source(), LEASE, owned)
+        .await;
     world.end().await;
 }
 

@@ -192,7 +192,9 @@ pub async fn drained(source: &mut impl Source) -> Vec<String> {
         };
         idle = 0;
         match source.done(&vec![semel::relay::Settled::Confirmed; batch.events.len()]).await {
-            Ok(()) => told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event))),
+            Ok(()) => {
+                told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)))
+            }
             Err(error) => assert!(error.may_retry(), "{error}"),
         }
     }

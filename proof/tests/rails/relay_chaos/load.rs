@@ -44,16 +44,18 @@ enum End {
 impl Load {
     pub fn start(database: &Database, topic: &str) -> Self {
         let (over, ledger) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Ledger::default())));
+        // What is left to chance needs many; where a test says what happens, enough to be in the middle of something.
+        let rest = if std::env::var_os("SEMEL_PROVE").is_some() { 10..40 } else { 60..140 };
         let writers = (0..WRITERS).map(|writer| {
             let (over, ledger) = (over.clone(), ledger.clone());
-            let (database, topic) = (database.clone(), topic.to_owned());
+            let (database, topic, rest) = (database.clone(), topic.to_owned(), rest.clone());
             tokio::spawn(async move {
                 while !over.load(Ordering::Relaxed) {
                     let mut told = Vec::new();
                     let end = write(&database, &topic, writer, &mut told).await;
                     let troubled = matches!(end, End::InDoubt);
                     ledger.lock().unwrap().note(end, told);
-                    let rest = if troubled { 50 } else { fastrand::u64(10..40) };
+                    let rest = if troubled { 50 } else { fastrand::u64(rest.clone()) };
                     tokio::time::sleep(Duration::from_millis(rest)).await;
                 }
             })

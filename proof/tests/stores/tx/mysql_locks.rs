@@ -28,7 +28,8 @@ async fn bound(tx: &mut Transaction<'static, MySql>) -> i64 {
     sqlx::query_scalar(asked).fetch_one(&mut **tx).await.unwrap()
 }
 
-/// In a transaction that stays open afterwards.
+/// In a transaction that stays open afterwards. Keys differ from test to test: callers of one process wait for each other by
+/// intent, whatever database they ask.
 async fn ask(tx: &mut Transaction<'static, MySql>, key: &str) -> Result<TxReply<i64>, TxError<sqlx::Error>> {
     let once = Once::new(&intent(key), asked(1)).wait(Duration::ZERO);
     soon(once.run_tx(tx, async |tx: &mut MySqlConnection| book(tx, key, 1).await)).await
@@ -67,15 +68,15 @@ async fn who_waited_for_the_first_sees_its_rows() {
 async fn who_is_told_in_flight_and_rolls_back_keeps_nobody_from_the_row() {
     let Some(world) = World::new().await else { return };
     let store = MysqlStore::open(&world.url).await.unwrap();
-    let Claimed::Run(ticket) = store.claim(claim_of("a")).await.unwrap() else { panic!("fresh") };
+    let Claimed::Run(ticket) = store.claim(claim_of("told-a")).await.unwrap() else { panic!("fresh") };
     let mut told = world.begin().await;
-    let met = ask(&mut told, "a").await;
+    let met = ask(&mut told, "told-a").await;
     assert!(matches!(met, Err(TxError::InFlight { .. })), "{met:?}");
     told.rollback().await.unwrap();
     assert!(matches!(soon(store.renew(ticket, 60_000)).await.unwrap(), Renewed::Until(_)));
     assert_eq!(soon(store.finish(ticket, done("7"))).await.unwrap(), Finished::Recorded);
     let mut replayed = world.begin().await;
-    assert_eq!(ask(&mut replayed, "a").await.unwrap(), TxReply { value: 7, replayed: true });
+    assert_eq!(ask(&mut replayed, "told-a").await.unwrap(), TxReply { value: 7, replayed: true });
     replayed.commit().await.unwrap();
     world.end().await;
 }
@@ -84,11 +85,11 @@ async fn who_is_told_in_flight_and_rolls_back_keeps_nobody_from_the_row() {
 async fn an_old_snapshot_does_not_hide_an_outcome() {
     let Some(world) = World::new().await else { return };
     let store = MysqlStore::open(&world.url).await.unwrap();
-    let Claimed::Run(ticket) = store.claim(claim_of("a")).await.unwrap() else { panic!("fresh") };
+    let Claimed::Run(ticket) = store.claim(claim_of("old-a")).await.unwrap() else { panic!("fresh") };
     let mut old = world.begin_with("REPEATABLE READ").await;
     old.execute("SELECT COUNT(*) FROM semel_intent").await.unwrap();
     store.finish(ticket, done("7")).await.unwrap();
-    assert_eq!(ask(&mut old, "a").await.unwrap(), TxReply { value: 7, replayed: true });
+    assert_eq!(ask(&mut old, "old-a").await.unwrap(), TxReply { value: 7, replayed: true });
     old.rollback().await.unwrap();
     world.end().await;
 }
@@ -97,11 +98,11 @@ async fn an_old_snapshot_does_not_hide_an_outcome() {
 async fn a_caller_that_goes_away_while_it_waits_finds_its_session_as_it_was() {
     let Some(world) = World::new().await else { return };
     let mut first = world.begin().await;
-    once_tx(&mut first, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
+    once_tx(&mut first, &intent("away-a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
     let mut second = world.begin().await;
     second.execute("SET SESSION innodb_lock_wait_timeout = 37").await.unwrap();
     {
-        let key = intent("a");
+        let key = intent("away-a");
         let waiting = once_tx(&mut second, &key, asked(1), async |tx| book(tx, "a", 1).await);
         let left = tokio::time::timeout(Duration::from_millis(300), waiting).await;
         assert!(left.is_err(), "it waits");
@@ -113,7 +114,7 @@ async fn a_caller_that_goes_away_while_it_waits_finds_its_session_as_it_was() {
     second.rollback().await.unwrap();
 
     // The same before a phase: the row is held by somebody who takes over.
-    let phases = Phases::new(&intent("b"), asked(1), &NAMES).unwrap();
+    let phases = Phases::new(&intent("away-b"), asked(1), &NAMES).unwrap();
     let mut tx = world.begin().await;
     let Started::Run(mut run) = phases.start_tx::<_, i64>(&mut tx).await.unwrap() else { panic!() };
     tx.commit().await.unwrap();
@@ -141,10 +142,11 @@ async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock(
     let world = World::on(server.url().to_owned()).await;
     assert_eq!(world.count("SELECT @@innodb_rollback_on_timeout").await, 1);
     let mut first = world.begin().await;
-    once_tx(&mut first, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
+    once_tx(&mut first, &intent("undone-a"), asked(1), async |tx| book(tx, "a", 1).await).await.unwrap();
     let mut second = world.begin().await;
     book(&mut second, "before", 1).await.unwrap();
-    let met = soon(once_tx(&mut second, &intent("a"), asked(1), async |tx| book(tx, "a", 1).await)).await;
+    let met =
+        soon(once_tx(&mut second, &intent("undone-a"), asked(1), async |tx| book(tx, "a", 1).await)).await;
     match &met {
         Err(error @ TxError::Retry(_)) => {
             let told = error.to_string();
@@ -156,7 +158,7 @@ async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock(
     assert_eq!(world.payments("before").await, 0);
 
     // The same before a phase.
-    let phases = Phases::new(&intent("b"), asked(1), &NAMES).unwrap();
+    let phases = Phases::new(&intent("undone-b"), asked(1), &NAMES).unwrap();
     let mut tx = world.begin().await;
     let Started::Run(mut run) = phases.start_tx::<_, i64>(&mut tx).await.unwrap() else { panic!() };
     tx.commit().await.unwrap();
@@ -174,7 +176,7 @@ async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock(
     rival.execute("UPDATE account SET cents = 1 WHERE id = 7").await.unwrap();
     let mut fourth = world.begin().await;
     fourth.execute("SET SESSION innodb_lock_wait_timeout = 1").await.unwrap();
-    let key = intent("c");
+    let key = intent("undone-c");
     let met = once_tx(&mut fourth, &key, asked(1), async |tx| {
         let waited = tx.execute("UPDATE account SET cents = 2 WHERE id = 7").await;
         assert!(waited.unwrap_err().to_string().contains("1205"));
@@ -187,7 +189,7 @@ async fn a_server_that_undoes_transactions_after_a_wait_is_told_like_a_deadlock(
 
     first.commit().await.unwrap();
     let mut again = world.begin().await;
-    assert!(ask(&mut again, "a").await.unwrap().replayed);
+    assert!(ask(&mut again, "undone-a").await.unwrap().replayed);
     again.rollback().await.unwrap();
     assert_eq!(world.payments("a").await, 1);
     world.end().await;
