@@ -149,3 +149,31 @@ async fn names_are_the_bodys_own_and_arguments_may_be_none() {
     nothing().await.unwrap();
     nothing().await.unwrap();
 }
+
+/// What a service is made of.
+struct Services {
+    payments: Memory,
+}
+
+/// `payments` is a field of what the guard is made from, and an argument: only the argument is asked for.
+#[semel::idempotent(operation = "book", guard = state.payments, scope = scope, key = key, skip(effects))]
+async fn book(
+    state: &Services,
+    scope: Scope,
+    key: Key,
+    payments: Vec<u32>,
+    effects: Effects,
+) -> Result<u32, OnceError> {
+    effects.happen();
+    Ok(payments.iter().sum())
+}
+
+#[tokio::test]
+async fn an_argument_that_shares_its_name_with_a_field_is_part_of_what_was_asked_for() {
+    let (state, effects) = (Services { payments: guard() }, Effects::default());
+    assert_eq!(book(&state, acme(), key("k"), vec![1, 2], effects.clone()).await.unwrap(), 3);
+    assert_eq!(book(&state, acme(), key("k"), vec![1, 2], effects.clone()).await.unwrap(), 3);
+    let other = book(&state, acme(), key("k"), vec![7], effects.clone()).await;
+    assert!(matches!(other, Err(OnceError::Guard(GuardError::Mismatch))), "{other:?}");
+    assert_eq!(effects.count(), 1);
+}
