@@ -52,7 +52,7 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     }
     for (name, ty) in &arguments {
         if let Some(span) = borrowed(ty)
-            && ![guard, scope, key].iter().any(|expression| mentions(expression.to_token_stream(), name))
+            && ![guard, scope, key].iter().any(|expression| uses(expression.to_token_stream(), name))
         {
             let message = format!("`{name}` is borrowed, but the work outlives its caller; take it by value");
             return Err(Error::new(span, message));
@@ -62,13 +62,17 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
         .iter()
         .map(|(name, _)| *name)
         .filter(|name| !is_just(key, name) && !is_just(scope, name))
-        .filter(|name| !mentions(guard.to_token_stream(), name) && !options.skip.contains(name))
+        .filter(|name| !uses(guard.to_token_stream(), name) && !options.skip.contains(name))
         .collect();
     if let Some(one_more) = asked.get(ARGUMENTS_MAX) {
         let message = "at most 16 arguments are fingerprinted; put them into a struct, or `skip` some";
         return Err(Error::new(one_more.span(), message));
     }
-    let declared = options.declared()?;
+    let mut declared = options.declared()?;
+    // Once left out because a field or a method has its name. Fingerprints without it cannot be compared with these.
+    if asked.iter().any(|name| find(guard.to_token_stream(), &|ident| ident == *name).is_some()) {
+        declared = quote!(#declared.fingerprint_revision(1));
+    }
     let attempt = options.attempt.as_ref().map_or_else(|| quote!(_), ToTokens::to_token_stream);
     // Resolved here and not in the body: whatever the body calls `call` is its own.
     let call = Ident::new("call", Span::mixed_site());
@@ -119,8 +123,22 @@ fn is_just(expression: &Expr, argument: &Ident) -> bool {
     }
 }
 
-fn mentions(tokens: TokenStream, argument: &Ident) -> bool {
-    find(tokens, &|ident| ident == argument).is_some()
+/// The expression uses this argument: its name stands there as a variable, not as a field, a method or a part of a path.
+fn uses(tokens: TokenStream, argument: &Ident) -> bool {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let is_punct = |token: Option<&TokenTree>, wanted: char| matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == wanted);
+    tokens.iter().enumerate().any(|(at, token)| match token {
+        TokenTree::Group(group) => uses(group.stream(), argument),
+        TokenTree::Ident(ident) if ident == argument => {
+            let before = |back: usize| at.checked_sub(back).and_then(|at| tokens.get(at));
+            // `a..b` is a range of two variables.
+            let is_member = is_punct(before(1), '.') && !is_punct(before(2), '.');
+            let in_path = is_punct(before(1), ':') && is_punct(before(2), ':');
+            let begins_path = is_punct(tokens.get(at + 1), ':') && is_punct(tokens.get(at + 2), ':');
+            !is_member && !in_path && !begins_path
+        }
+        _ => false,
+    })
 }
 
 fn find(tokens: TokenStream, wanted: &dyn Fn(&Ident) -> bool) -> Option<Ident> {

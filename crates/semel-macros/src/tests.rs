@@ -36,6 +36,33 @@ fn a_function_becomes_a_call_with_its_body_as_the_work() {
 }
 
 #[test]
+fn only_a_variable_of_the_guard_is_left_out_of_the_fingerprint() {
+    let asked = |guard: proc_macro2::TokenStream| {
+        let function = quote! {
+            async fn charge(payments: P, key: Key) -> Result<R, OnceError> { Ok(1) }
+        };
+        let options = quote!(operation = "pay", guard = #guard, single_tenant, key = key);
+        let expanded = expand(options, function).unwrap().to_string();
+        (expanded.contains("& (& payments ,"), expanded.contains("fingerprint_revision"))
+    };
+    for used in [
+        quote!(payments),
+        quote!(&payments),
+        quote!(payments.guard()),
+        quote!(of(payments)),
+        quote!(all[..payments]),
+    ] {
+        assert_eq!(asked(used.clone()), (false, false), "{used}");
+    }
+    for named in
+        [quote!(state.payments), quote!(state.payments()), quote!(payments::guard()), quote!(crate::payments)]
+    {
+        assert_eq!(asked(named.clone()), (true, true), "{named}");
+    }
+    assert_eq!(asked(quote!(guard())), (true, false));
+}
+
+#[test]
 fn a_handler_gets_a_rule_beside_it_and_a_claim_in_front() {
     let handler = quote! {
         async fn create(Json(payment): Json<Payment>) -> impl IntoResponse { StatusCode::CREATED }

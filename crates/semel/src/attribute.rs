@@ -62,7 +62,7 @@ pub use identity::{ToKey, ToScope};
 ///   are made from may be borrowed. A method takes `&self` where its body does not need it, and
 ///   `self: Arc<Self>` where it does.
 /// - **The arguments are the fingerprint**, by position: the same key with other arguments is refused. Left out are
-///   the ones that are the key or the scope, those that `guard` mentions, and those in `skip(…)`. To rename one is
+///   the ones that are the key or the scope, those that `guard` uses (a field or a method of the same name is no use), and those in `skip(…)`. To rename one is
 ///   free; to add, remove or reorder some makes retries that are under way during the deploy mismatches.
 ///
 /// # On an axum handler
@@ -119,7 +119,7 @@ pub use semel_macros::idempotent;
 
 /// Begins the declaration of an operation, with the default policy.
 pub fn operation(name: &'static str) -> Operation {
-    Operation { name, policy: Policy::default() }
+    Operation { name, policy: Policy::default(), fingerprint_revision: 0 }
 }
 
 /// An operation as declared by an attribute: only what was written differs from [`Policy::default`].
@@ -128,9 +128,17 @@ pub fn operation(name: &'static str) -> Operation {
 pub struct Operation {
     name: &'static str,
     policy: Policy,
+    fingerprint_revision: u64,
 }
 
 impl Operation {
+    /// The arguments that are fingerprinted are others than in an older release: what that release stored cannot be compared
+    /// and is replayed, not refused.
+    pub fn fingerprint_revision(mut self, revision: u64) -> Self {
+        self.fingerprint_revision = revision;
+        self
+    }
+
     /// See [`Policy::effect`].
     pub fn effect(mut self, effect: Effect) -> Self {
         self.policy.effect = effect;
@@ -178,7 +186,9 @@ impl Operation {
         let prepare = || {
             let guarded = guard.operation(self.name)?.policy(self.policy)?;
             let intent = guarded.intent(&scope.to_scope()?, &key.to_key()?);
-            Ok((guarded, intent, Recipe::default().value(arguments)?))
+            let made = Recipe::default().value(arguments)?;
+            let recipe = made.recipe().as_u64().wrapping_add(self.fingerprint_revision);
+            Ok((guarded, intent, Fingerprint::from_parts(*made.digest(), recipe)))
         };
         Call(prepare())
     }
