@@ -172,6 +172,7 @@ effect = "opaque"
 lookup = "GET {lookup}"
 lookup_settle = "1s"
 lookup_status = 201
+lookup_absent = 404
 "#
     ))
 }

@@ -64,7 +64,7 @@ impl Authorize {
                 return Allowed::Failed(Problem::from(Trouble::AuthorizeFailed).status(status));
             }
         };
-        hop::strip(response.headers_mut());
+        hop::strip(response.headers_mut(), &[]);
         if !response.status().is_success() {
             counted.authorize("refused");
             return Allowed::No(Box::new(response));

@@ -142,6 +142,12 @@ fn operation(operation: &Operation) -> Value {
         if let Some(status) = lookup.status {
             document["lookup_status"] = status.as_u16().into();
         }
+        if let Some(status) = lookup.absent {
+            document["lookup_absent"] = status.as_u16().into();
+        }
+        if let Some(host) = lookup.host.as_ref().and_then(|host| host.to_str().ok()) {
+            document["lookup_host"] = host.into();
+        }
         let hidden: serde_json::Map<String, Value> =
             lookup.headers.iter().map(|(name, _)| (name.to_string(), "…".into())).collect();
         if !hidden.is_empty() {

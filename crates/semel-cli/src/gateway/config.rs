@@ -119,6 +119,8 @@ pub(super) struct OperationTable {
     pub(super) lookup: Option<Text<Question>>,
     pub(super) lookup_settle: Option<Text<Duration>>,
     pub(super) lookup_status: Option<u16>,
+    pub(super) lookup_absent: Option<u16>,
+    pub(super) lookup_host: Option<String>,
     #[serde(default)]
     pub(super) lookup_headers: BTreeMap<String, String>,
     pub(super) store_down: Option<Text<StoreDown>>,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri, Version};
 use http_body_util::BodyExt;
@@ -59,6 +59,8 @@ pub(super) struct Broken {
 pub(super) struct Forward {
     pub(super) upstream: Upstream,
     pub(super) keep_host: bool,
+    /// Headers that the gateway reads: a client cannot name them hop-by-hop.
+    pub(super) end_to_end: Arc<[HeaderName]>,
     pub(super) counted: Counted,
     pub(super) quotas: Quotas,
 }
@@ -72,7 +74,7 @@ impl Forward {
         *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
-        hop::strip(headers);
+        hop::strip(headers, &self.end_to_end);
         // hyper has said "continue" by itself.
         headers.remove(header::EXPECT);
         let host = match authority {
@@ -99,7 +101,7 @@ impl Forward {
         }
         match self.upstream.send(self.address(request)).await {
             Ok(mut response) => {
-                hop::strip(response.headers_mut());
+                hop::strip(response.headers_mut(), &[]);
                 *response.version_mut() = Version::HTTP_11;
                 Ok(match &claim {
                     Some(claim) => self.quotas.counting(claim.intent(), response),

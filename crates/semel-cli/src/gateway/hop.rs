@@ -35,15 +35,16 @@ const END_TO_END: [HeaderName; 6] = [
     headers::IDEMPOTENCY_KEY,
 ];
 
-/// Takes out what belongs to one connection only, what `Connection` names included.
-pub(super) fn strip(headers: &mut HeaderMap) {
+/// Takes out what belongs to one connection only, what `Connection` names included; not what is in `kept`, though: what the
+/// gateway itself has read (the key, the tenant, who asks) upstream has to see too.
+pub(super) fn strip(headers: &mut HeaderMap, kept: &[HeaderName]) {
     // Mostly there is none: to look at the few names there are costs less than to look for each of these.
     if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         return;
     }
     let chunked = headers.contains_key(header::TRANSFER_ENCODING);
     if let Some(named) = named_by_connection(headers) {
-        for name in named {
+        for name in named.iter().filter(|name| !kept.contains(name)) {
             headers.remove(name);
         }
     }
@@ -106,8 +107,9 @@ pub(super) fn forwarded(
     host: Option<&HeaderValue>,
 ) {
     if !trusted {
-        let said = [X_FORWARDED_HOST, X_FORWARDED_PROTO, header::FORWARDED];
-        for name in said.iter().filter(|name| headers.keys().any(|have| have == *name)).collect::<Vec<_>>() {
+        let said: Vec<HeaderName> =
+            headers.keys().filter(|name| tells_of_earlier_hops(name)).cloned().collect();
+        for name in said {
             headers.remove(name);
         }
     }
@@ -124,6 +126,11 @@ pub(super) fn forwarded(
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
     }
+}
+
+/// Whether a proxy says in this header what came to it: the family of `X-Forwarded-…` has no end.
+fn tells_of_earlier_hops(name: &HeaderName) -> bool {
+    name == header::FORWARDED || name == "x-real-ip" || name.as_str().starts_with("x-forwarded-")
 }
 
 /// What earlier hops said, for a question about the same caller.
@@ -161,8 +168,35 @@ mod tests {
             ("content-type", "a/b"),
             ("idempotency-key", "k"),
         ]);
-        strip(&mut sent);
+        strip(&mut sent, &[]);
         assert_eq!(sent, headers(&[("content-type", "a/b"), ("idempotency-key", "k")]));
+    }
+
+    #[test]
+    fn what_the_gateway_has_read_cannot_be_taken_from_upstream() {
+        let mut sent =
+            headers(&[("connection", "x-tenant-id, x-other"), ("x-tenant-id", "acme"), ("x-other", "1")]);
+        strip(&mut sent, &[HeaderName::from_static("x-tenant-id")]);
+        assert_eq!(sent, headers(&[("x-tenant-id", "acme")]));
+    }
+
+    #[test]
+    fn nothing_of_a_stranger_about_earlier_hops_passes() {
+        let names = [
+            "forwarded",
+            "x-real-ip",
+            "x-forwarded-port",
+            "x-forwarded-prefix",
+            "x-forwarded-uri",
+            "x-forwarded-method",
+        ];
+        for trusted in [true, false] {
+            let mut sent = headers(&names.map(|name| (name, "1")));
+            forwarded(&mut sent, HeaderValue::from_static("10.0.0.1"), trusted, None);
+            for name in names {
+                assert_eq!(sent.contains_key(name), trusted, "{name}");
+            }
+        }
     }
 
     #[test]

@@ -5,13 +5,14 @@ use std::pin::Pin;
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
-use http::{Request, StatusCode};
+use http::{HeaderMap, Request};
 use semel::guard::Lookup as Asked;
+use semel::http::headers::IDEMPOTENCY_EFFECT;
 use semel::store::Record;
 use semel::{Body, Found, Headers, Outcome};
 
 use super::body::{collected, whole};
-use super::operation::Lookup;
+use super::operation::{Lookup, TENANT};
 use super::upstream::Upstream;
 
 /// What of a lookup's answer is given to the client, beside its body.
@@ -23,8 +24,9 @@ const GIVEN: [HeaderName; 5] = [
     header::LOCATION,
 ];
 
-/// `lookup = "GET /payments/by-key/{key}"`: 2xx means that it happened, 404 that it did not, and anything else,
-/// no answer included, that it is still not known.
+/// `lookup = "GET /payments/by-key/{key}"`: 2xx means that it happened. That it did not is said by
+/// `Idempotency-Effect: not-applied`, or by the status that `lookup_absent` names. Anything else, no answer included, means
+/// that it is still not known: "not found" may come from the wrong host, a wrong path or a replica that is behind.
 pub(super) struct UpstreamLookup {
     upstream: Upstream,
     lookup: Lookup,
@@ -42,8 +44,9 @@ impl UpstreamLookup {
         if matches!(intent.key().as_str(), "." | "..") {
             return Found::Unknown;
         }
-        let path = filled(&self.lookup.question.path, intent.key().as_str(), intent.scope().tenant_text());
-        let host = self.upstream.host().cloned();
+        let tenant = intent.scope().tenant_name();
+        let path = filled(&self.lookup.question.path, intent.key().as_str(), &tenant);
+        let host = self.lookup.host.clone().or_else(|| self.upstream.host().cloned());
         let mut request = match Request::builder()
             .method(&self.lookup.question.method)
             .uri(path)
@@ -60,7 +63,14 @@ impl UpstreamLookup {
             headers.insert(header::HOST, host);
         }
         headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.extend(self.lookup.headers.iter().cloned());
+        for (name, value) in &self.lookup.headers {
+            let Ok(mut value) = HeaderValue::from_str(&value.replace(TENANT, &tenant)) else {
+                tracing::error!(%name, operation = intent.operation().as_str(), "the tenant is no value of this header");
+                return Found::Unknown;
+            };
+            value.set_sensitive(true);
+            headers.insert(name.clone(), value);
+        }
         let response = match self.upstream.send(request).await {
             Ok(response) => response,
             Err(failed) => {
@@ -68,12 +78,17 @@ impl UpstreamLookup {
                 return Found::Unknown;
             }
         };
-        match response.status() {
-            StatusCode::NOT_FOUND => return Found::NotApplied,
-            status if status.is_success() => {}
-            status => {
+        match (said_not_applied(response.headers()), response.status()) {
+            (true, _) => return Found::NotApplied,
+            (false, status) if Some(status) == self.lookup.absent => return Found::NotApplied,
+            (false, status) if status.is_success() => {}
+            (false, status) => {
                 let operation = intent.operation().as_str();
-                tracing::warn!(%status, operation, "a lookup was answered with neither 2xx nor 404");
+                tracing::warn!(
+                    %status, operation,
+                    "a lookup did not say whether it was applied; a service says `Idempotency-Effect: not-applied`, \
+                     or lookup_absent names the status that means it"
+                );
                 return Found::Unknown;
             }
         }
@@ -102,8 +117,14 @@ impl Asked for UpstreamLookup {
     }
 }
 
-/// The tenant's text is escaped already where it has a slash; it is escaped again so that upstream reads back
-/// exactly the text that `semel ls` shows.
+/// The service said in so many words that it was not applied.
+fn said_not_applied(headers: &HeaderMap) -> bool {
+    let mut said = headers.get_all(IDEMPOTENCY_EFFECT).iter();
+    said.next().is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"not-applied"))
+        && said.next().is_none()
+}
+
+/// Key and tenant are escaped once each: upstream reads back what the client sent.
 fn filled(template: &str, key: &str, tenant: &str) -> String {
     let mut path = String::with_capacity(template.len() + key.len());
     let mut rest = template;
@@ -150,5 +171,6 @@ mod tests {
             assert_eq!(filled("/p/by-key/{key}?t={tenant}", key, "acme"), path);
         }
         assert_eq!(filled("/{key}", "k", "acme"), "/k");
+        assert_eq!(filled("/{tenant}/{key}", "k", "org/42"), "/org%2F42/k");
     }
 }

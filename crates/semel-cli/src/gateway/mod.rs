@@ -80,12 +80,11 @@ pub(crate) async fn run(
     json: bool,
 ) -> Result<(), Failed> {
     let settings = Settings::new(args, store, cache, keys)?;
-    if let Some(warning) = &settings.protect.warning {
-        eprintln!("semel: {warning}");
-    }
+    let warn = || settings.warnings().iter().for_each(|warning| eprintln!("semel: {warning}"));
     if args.check {
         let (store, counted) = (AnyStore::new(store::memory::MemoryStore::new()), Counted::new());
         build(&settings, &Guard::new(store), &counted)?;
+        warn();
         let document = check::document(&settings);
         return if json { stdout::json(&document) } else { stdout::text(&check::toml(&document)) };
     }
@@ -96,6 +95,7 @@ pub(crate) async fn run(
     let guard = Guard::with(store, semel::guard::Limits::default(), metrics, semel::guard::CurrentRuntime);
     let counted = Counted::new();
     let edge = build(&settings, &guard, &counted)?;
+    warn();
     let listener = bind("listen", settings.listen).await?;
     let admin = bind("admin", settings.admin).await?;
     let (listening, admin_at) = (listener.local_addr()?, admin.local_addr()?);
@@ -201,6 +201,7 @@ fn build(settings: &Settings, guard: &Guard<AnyStore>, counted: &Counted) -> Res
     let forward = Forward {
         upstream: Upstream::new(settings.target()?),
         keep_host: settings.keep_host,
+        end_to_end: settings.read_headers().into(),
         counted: counted.clone(),
         quotas: quotas.clone(),
     };

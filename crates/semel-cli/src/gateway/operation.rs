@@ -39,8 +39,24 @@ pub(super) struct Lookup {
     pub(super) question: Question,
     pub(super) settle: Duration,
     pub(super) status: Option<StatusCode>,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// The status that means "not applied". Without it, only `Idempotency-Effect: not-applied` does.
+    pub(super) absent: Option<StatusCode>,
+    /// The Host of the question. Without it, the upstream's.
+    pub(super) host: Option<HeaderValue>,
+    /// May have `{tenant}` in their values.
+    pub(super) headers: Vec<(HeaderName, String)>,
 }
+
+impl Lookup {
+    /// Whether the question says whose intent it is about.
+    pub(super) fn names_tenant(&self) -> bool {
+        let in_headers = || self.headers.iter().any(|(_, value)| value.contains(TENANT));
+        self.question.path.contains(TENANT) || in_headers()
+    }
+}
+
+/// What stands for the tenant in a lookup.
+pub(super) const TENANT: &str = "{tenant}";
 
 impl Operation {
     pub(super) fn new(table: &OperationTable) -> Result<Self, String> {
@@ -75,6 +91,31 @@ impl Operation {
     pub(super) fn fate(&self) -> (String, (Effect, Option<Duration>)) {
         let settle = self.lookup.as_ref().map(|lookup| lookup.settle);
         (self.name.clone(), (self.effect, settle))
+    }
+
+    /// What is allowed, and what a person should know all the same.
+    pub(super) fn warnings(&self, keep_host: bool) -> Vec<String> {
+        let (name, mut warnings) = (&self.name, Vec::new());
+        if self.effect == Effect::Opaque && self.on_5xx == On5xx::Retry {
+            warnings.push(format!(
+                "operation {name:?} runs again after a 500, 501 or a 503 with Retry-After (on_5xx = \"retry\"); if the \
+                 service may have acted before it answers so, say on_5xx = \"hold\""
+            ));
+        }
+        let Some(lookup) = &self.lookup else { return warnings };
+        if lookup.absent.is_none() {
+            warnings.push(format!(
+                "operation {name:?}: lookup_absent is not set, so a lookup that finds nothing settles nothing, unless the \
+                 service answers with Idempotency-Effect: not-applied"
+            ));
+        }
+        if keep_host && lookup.host.is_none() {
+            warnings.push(format!(
+                "operation {name:?}: requests carry the client's Host, and its lookup the upstream's; if the service has \
+                 virtual hosts, set lookup_host"
+            ));
+        }
+        warnings
     }
 
     /// The rule of the layer.
@@ -112,6 +153,8 @@ fn lookup(table: &OperationTable) -> Result<Option<Lookup>, String> {
     let Some(Text(question)) = &table.lookup else {
         let more = table.lookup_settle.is_some()
             || table.lookup_status.is_some()
+            || table.lookup_absent.is_some()
+            || table.lookup_host.is_some()
             || !table.lookup_headers.is_empty();
         return if more { Err("lookup_… is set but lookup is not".into()) } else { Ok(None) };
     };
@@ -122,6 +165,14 @@ fn lookup(table: &OperationTable) -> Result<Option<Lookup>, String> {
         Ok(status) if !status.is_informational() && code < 500 => Ok(status),
         _ => Err(format!("lookup_status = {code} is no status of an answer")),
     });
+    let absent = table.lookup_absent.map(|code| match StatusCode::from_u16(code) {
+        Ok(status) if status.is_client_error() => Ok(status),
+        _ => Err(format!("lookup_absent = {code} is no status that says \"not found\"; 404 is usual")),
+    });
+    let host = table.lookup_host.as_ref().map(|host| {
+        HeaderValue::from_str(host)
+            .map_err(|_| format!("lookup_host = {host:?} is no value of a Host header"))
+    });
     let headers = table.lookup_headers.iter().map(|(name, value)| {
         let name = HeaderName::from_text(name)?;
         // Secrets belong into the environment: `env:NAME` takes them from there.
@@ -130,15 +181,15 @@ fn lookup(table: &OperationTable) -> Result<Option<Lookup>, String> {
                 .map_err(|_| format!("lookup_headers: the environment has no {variable}"))?,
             None => value.clone(),
         };
-        let mut value =
-            HeaderValue::from_str(&value).map_err(|_| format!("the value of {name} is no header's"))?;
-        value.set_sensitive(true);
+        HeaderValue::from_str(&value).map_err(|_| format!("the value of {name} is no header's"))?;
         Ok((name, value))
     });
     Ok(Some(Lookup {
         question: question.clone(),
         settle: or(&table.lookup_settle, Duration::from_secs(10)),
         status: status.transpose()?,
+        absent: absent.transpose()?,
+        host: host.transpose()?,
         headers: headers.collect::<Result<_, String>>()?,
     }))
 }

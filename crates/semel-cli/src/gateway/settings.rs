@@ -141,7 +141,21 @@ impl Settings {
         let shadow = args.shadow.or(file.shadow).unwrap_or(false);
         // Whoever only watches leaves nothing behind unless asked to.
         let default_store = if shadow { "memory:" } else { STORE_DEFAULT };
-        let operations: Result<_, _> = file.operation.iter().map(Operation::new).collect();
+        let operations: Result<Vec<_>, _> = file.operation.iter().map(Operation::new).collect();
+        let operations = operations.map_err(usage)?;
+        if let ScopeOf::Tenant(_) = scope {
+            let unbound = |operation: &&Operation| {
+                operation.lookup.as_ref().is_some_and(|lookup| !lookup.names_tenant())
+            };
+            if let Some(operation) = operations.iter().find(unbound) {
+                return Err(usage(format!(
+                    "operation {:?}: lookup has no {{tenant}}: it would find what another tenant did under the same key. Put \
+                     {{tenant}} into the path, the query or a value of lookup_headers, such as \
+                     lookup_headers = {{ x-tenant-id = \"{{tenant}}\" }}",
+                    operation.name
+                )));
+            }
+        }
         Ok(Self {
             listen: args.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             admin,
@@ -166,8 +180,27 @@ impl Settings {
             timeouts: Timeouts::new(&file.timeouts),
             recover: Recover::new(&file.recover).map_err(usage)?,
             protect: Protect::new(&file.protect, keys).map_err(usage)?,
-            operations: operations.map_err(usage)?,
+            operations,
         })
+    }
+
+    /// The headers of requests that the gateway itself reads.
+    pub(super) fn read_headers(&self) -> Vec<HeaderName> {
+        let mut names = vec![self.key_header.clone()];
+        if let ScopeOf::Tenant(Tenant::Header(name)) = &self.scope {
+            names.push(name.clone());
+        }
+        names.extend(self.authorize_headers.iter().cloned());
+        names
+    }
+
+    /// What is allowed, and what a person should know all the same.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self.protect.warning.iter().cloned().collect();
+        for operation in &self.operations {
+            warnings.extend(operation.warnings(self.keep_host));
+        }
+        warnings
     }
 
     /// The service behind. The URI was checked when it was read.

@@ -21,6 +21,7 @@ single_tenant = true
 match = "POST /v1/payment_intents"
 lease = "15s"
 lookup = "GET /v1/payment_intents/by-key/{key}"
+lookup_absent = 404
 lookup_settle = "100ms"
 "#;
 /// Keys under way at once, and which of them is killed at the point.

@@ -19,6 +19,7 @@ single_tenant = true
 match = "POST /v1/payment_intents"
 name = "payment_intent.create"
 lookup = "GET /v1/payment_intents/by-key/{key}"
+lookup_absent = 404
 lookup_settle = "300ms"
 [[operation]]
 match = "POST /v1/refunds"

@@ -23,8 +23,10 @@ lease = "30s"
 in_flight = "reject"
 effect = "opaque"
 on_5xx = "retry"
-lookup = "GET /payments/by-key/{key}"
+lookup = "GET /payments/by-key/{key}?tenant={tenant}"
 lookup_settle = "10s"
+lookup_absent = 404
+lookup_host = "payments.example"
 store_down = "closed"
 
 [[operation]]
@@ -61,7 +63,9 @@ fn the_effective_settings_are_printed_as_a_file_that_would_set_them() {
         "connections_max = 10000",
         "header_read = \"10s\"",
         "name = \"payment.create\"",
-        "lookup = \"GET /payments/by-key/{key}\"",
+        "lookup = \"GET /payments/by-key/{key}?tenant={tenant}\"",
+        "lookup_absent = 404",
+        "lookup_host = \"payments.example\"",
         "match = \"POST /orders/{id}/refund\"",
         "on_5xx = \"hold\"",
         "verify = true",
@@ -148,6 +152,14 @@ fn what_is_wrong_is_said_with_its_line() {
         (operation("lookup = \"POST /x/{key}\""), "may only read"),
         (operation("lookup = \"GET /x\""), "has no {key}"),
         (operation("lookup_settle = \"1s\""), "lookup_… is set but lookup is not"),
+        (operation("lookup_absent = 404"), "lookup_… is set but lookup is not"),
+        (operation("lookup = \"GET /x/{key}\"\nlookup_absent = 200"), "is no status that says"),
+        (
+            "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:X-Tenant-Id\"\n[[operation]]\n\
+             match = \"POST /a\"\nlookup = \"GET /x/{key}\"\n"
+                .to_owned(),
+            "lookup has no {tenant}",
+        ),
         (operation("lease = \"1ms\""), "a lease of 1ms is not between"),
         (operation("replay_headers = [\"set-cookie\"]"), "set-cookie"),
         (format!("{base}[[operation]]\nmatch = \"GET /a\"\n"), "change nothing"),

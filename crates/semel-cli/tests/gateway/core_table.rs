@@ -198,7 +198,8 @@ fn a_crash_after_the_effect_is_recovered_by_looking_it_up(kind: Kind) {
     let upstream = Upstream::start();
     // After `/never` the gateway is killed; at `/cut` the service is gone.
     let path = if kind == Kind::Memory { "/cut" } else { "/never" };
-    let lookup = "lookup = \"GET /by-key/{key}\"\nlookup_settle = \"300ms\"\nlookup_status = 201";
+    let lookup =
+        "lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"300ms\"\nlookup_status = 201";
     let config = operation(path, lookup);
     let mut gateway = start(&shelf, kind, &upstream.url(), &config);
     let caller = first(&gateway, path);

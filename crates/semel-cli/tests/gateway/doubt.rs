@@ -124,8 +124,9 @@ fn a_network_that_swallows_answers_leaves_doubt_and_never_a_second_effect() {
 
 #[test]
 fn a_lookup_that_finds_it_settles_it() {
-    let (_place, upstream, gateway) =
-        cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\nlookup_status = 201");
+    let (_place, upstream, gateway) = cut(
+        "lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"\nlookup_status = 201",
+    );
     assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (502, UNCERTAIN));
     let retry = settled(gateway.addr, "/cut");
     assert_eq!((retry.status, retry.text().as_str(), retry.is_replay()), (201, "{\"found\":true}", true));
@@ -136,7 +137,7 @@ fn a_lookup_that_finds_it_settles_it() {
 #[test]
 fn a_lookup_that_finds_nothing_lets_it_run_again() {
     let config = "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"8s\"\n\
-                  [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"\n";
+                  [[operation]]\nmatch = \"POST /slow\"\nlookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
     // It stands at the gate and has not happened yet.
     assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
@@ -155,14 +156,16 @@ fn a_lookup_that_finds_nothing_lets_it_run_again() {
 
 #[test]
 fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
-    let (_place, upstream, gateway) = cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1h\"");
+    let (_place, upstream, gateway) =
+        cut("lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1h\"");
     gateway.post("/cut", "k-1", "x");
     let early = gateway.post("/cut", "k-1", "x");
     assert_eq!(told(&early), (409, UNCERTAIN));
     assert!(early.header("retry-after").unwrap().parse::<u64>().unwrap() > 3_000);
     assert_eq!(upstream.seen().len(), 1, "it was not asked yet");
 
-    let (_place, upstream, gateway) = cut("lookup = \"GET /by-key/{key}\"\nlookup_settle = \"1ms\"");
+    let (_place, upstream, gateway) =
+        cut("lookup = \"GET /by-key/{key}\"\nlookup_absent = 404\nlookup_settle = \"1ms\"");
     upstream.break_lookups(true);
     gateway.post("/cut", "k-1", "x");
     assert_eq!(told(&gateway.post("/cut", "k-1", "x")), (409, UNCERTAIN));
@@ -174,7 +177,7 @@ fn a_lookup_waits_and_one_that_does_not_know_settles_nothing() {
 #[test]
 fn what_is_uncertain_is_looked_up_although_no_client_comes_back() {
     let config = "[scope]\nsingle_tenant = true\n[recover]\nreconcile_every = \"20ms\"\npause_min = \"20ms\"\n\
-                  [[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\nlookup = \"GET /by-key/{key}\"\n\
+                  [[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\nlookup = \"GET /by-key/{key}\"\nlookup_absent = 404\n\
                   lookup_settle = \"1ms\"\n";
     let (_place, upstream, gateway) = configured(&[], config);
     upstream.break_lookups(true);
@@ -206,4 +209,59 @@ fn what_a_person_decides_is_what_the_next_retry_gets() {
     resolve("k-2", &["--not-applied"]);
     gateway.post("/cut", "k-2", "x");
     assert_eq!((upstream.effects("k-1"), upstream.effects("k-2")), (1, 2));
+}
+
+/// Several tenants, each with its own `k-1`; the lookup says whose it asks about.
+#[test]
+fn a_lookup_asks_about_the_tenant_whose_intent_it_is() {
+    let config = "[scope]\ntenant = \"header:X-Tenant-Id\"\n[[operation]]\nname = \"pay\"\nmatch = \"POST /cut\"\n\
+                  lookup = \"GET /by-key/{key}?tenant={tenant}\"\nlookup_host = \"payments.example\"\nlookup_settle = \"1ms\"\n\
+                  lookup_headers = { x-tenant-id = \"{tenant}\", accept-encoding = \"br\" }\n";
+    let (_place, upstream, gateway) = configured(&[], config);
+    upstream.break_lookups(true);
+    let headers = [("Idempotency-Key", "k-1"), ("X-Tenant-Id", "org/42")];
+    assert_eq!(told(&crate::client::send(gateway.addr, "POST", "/cut", &headers, "x")), (502, UNCERTAIN));
+    let until = Instant::now() + PATIENCE;
+    let asked = loop {
+        crate::client::send(gateway.addr, "POST", "/cut", &headers, "x");
+        let seen = upstream.seen();
+        match seen.into_iter().find(|request| request.path.starts_with("/by-key/")) {
+            Some(asked) => break asked,
+            None => assert!(Instant::now() < until, "no lookup came"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    // Encoded once, and the values of the configuration replace what the gateway would have said.
+    assert_eq!(asked.path, "/by-key/k-1?tenant=org%2F42");
+    let said = |name: &str| -> Vec<String> {
+        let named = |(header, _): &&(String, String)| header.eq_ignore_ascii_case(name);
+        asked.headers.iter().filter(named).map(|(_, value)| value.clone()).collect()
+    };
+    assert_eq!(said("host"), ["payments.example"]);
+    assert_eq!(said("x-tenant-id"), ["org/42"]);
+    assert_eq!(said("accept-encoding"), ["br"]);
+}
+
+/// "Not found" means "not applied" only where somebody has said so: it may come from the wrong host.
+#[test]
+fn not_found_settles_nothing_unless_it_is_named() {
+    let config = |more: &str| {
+        format!(
+            "[scope]\nsingle_tenant = true\n[timeouts]\nresponse = \"1s\"\n[[operation]]\nmatch = \"POST /slow\"\n\
+             lookup = \"GET /by-key/{{key}}\"\nlookup_settle = \"1ms\"\n{more}"
+        )
+    };
+    let (_place, upstream, gateway) = configured(&[], &config(""));
+    assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (504, UNCERTAIN));
+    // It is asked, and answers 404, again and again.
+    let until = Instant::now() + PATIENCE;
+    while upstream.seen().iter().filter(|request| request.path.starts_with("/by-key/")).count() < 3 {
+        assert_eq!(told(&gateway.post("/slow", "k-1", "x")), (409, UNCERTAIN));
+        assert!(Instant::now() < until, "no lookup came");
+    }
+    assert_eq!(
+        upstream.seen().iter().filter(|request| request.path == "/slow").count(),
+        1,
+        "it was run again"
+    );
 }

@@ -103,6 +103,11 @@ impl Scope {
         self.text.split('/').next().unwrap_or("")
     }
 
+    /// The tenant as it was given; empty for a single tenant.
+    pub fn tenant_name(&self) -> String {
+        unescaped(self.tenant_text()).unwrap_or_default()
+    }
+
     /// Reads back what [`as_str`](Scope::as_str) gave.
     pub fn from_text(text: &str) -> Result<Self, ScopeError> {
         let wrong = || ScopeError::Text { text: text.to_owned() };
@@ -169,6 +174,9 @@ mod tests {
         for (scope, text) in &scopes {
             assert_eq!(scope.as_str(), *text);
             assert_eq!(&Scope::from_text(text).unwrap(), scope);
+        }
+        for tenant in ["acme", "org/42", "100%", "a%2Fb"] {
+            assert_eq!(Scope::tenant(tenant).unwrap().actor("u1").unwrap().tenant_name(), tenant);
         }
         for bad in ["acme/", "a/b/c/d", "%2f", "%zz", "/", "//", "a\nb"] {
             assert!(Scope::from_text(bad).is_err(), "{bad:?}");
