@@ -70,3 +70,23 @@ pub fn schema(dialect: Dialect) -> &'static str {
         Dialect::Sqlite => include_str!("sql/sqlite.sql"),
     }
 }
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+
+    /// Services in other languages bring their own SQLite, and Debian 12 has 3.40: `unixepoch('subsec')` came with 3.42.
+    #[test]
+    fn rows_can_be_inserted_by_an_older_sqlite() {
+        let tables = schema(Dialect::Sqlite);
+        assert!(!tables.contains("subsec"), "{tables}");
+        let connection = rusqlite::Connection::open_in_memory().unwrap();
+        connection.execute_batch(tables).unwrap();
+        connection
+            .execute_batch("INSERT INTO semel_outbox (topic, type, key, payload) VALUES ('t', 'e', 'k', x'7b7d')")
+            .unwrap();
+        let late = "SELECT abs(made_at - unixepoch('subsec') * 1000) FROM semel_outbox";
+        let late: f64 = connection.query_row(late, [], |row| row.get(0)).unwrap();
+        assert!(late < 60_000.0, "the default is not the time in milliseconds: {late}");
+    }
+}

@@ -12,7 +12,7 @@ INSERT INTO semel_inbox_meta VALUES (1, 1, lower(hex(randomblob(16))));
 -- number comes twice, also after a batch was pruned.
 CREATE TABLE semel_inbox_batch (
     batch    INTEGER PRIMARY KEY AUTOINCREMENT,
-    began_at INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    began_at INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
     ended_at INTEGER,
     messages INTEGER NOT NULL,
     consumer TEXT    NOT NULL,

@@ -14,7 +14,7 @@ INSERT INTO semel_outbox_meta VALUES (1, 1, lower(hex(randomblob(16))));
 -- From any language: INSERT INTO semel_outbox (topic, type, key, payload) VALUES (…). The rest has defaults.
 CREATE TABLE semel_outbox (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
-    made_at         INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    made_at         INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
     id              TEXT    NOT NULL DEFAULT (
         lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' || substr(hex(randomblob(2)), 2)
               || '-a' || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))
@@ -61,7 +61,7 @@ CREATE TABLE semel_outbox_parked (
     n               INTEGER PRIMARY KEY AUTOINCREMENT,
     parked_key      TEXT    NOT NULL,
     error           TEXT,
-    parked_at       INTEGER NOT NULL DEFAULT (CAST(unixepoch('subsec') * 1000 AS INTEGER)),
+    parked_at       INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)),
     made_at         INTEGER NOT NULL,
     id              TEXT    NOT NULL,
     topic           TEXT    NOT NULL,
