@@ -83,7 +83,9 @@ mod tests {
         let connection = rusqlite::Connection::open_in_memory().unwrap();
         connection.execute_batch(tables).unwrap();
         connection
-            .execute_batch("INSERT INTO semel_outbox (topic, type, key, payload) VALUES ('t', 'e', 'k', x'7b7d')")
+            .execute_batch(
+                "INSERT INTO semel_outbox (topic, type, key, payload) VALUES ('t', 'e', 'k', x'7b7d')",
+            )
             .unwrap();
         let late = "SELECT abs(made_at - unixepoch('subsec') * 1000) FROM semel_outbox";
         let late: f64 = connection.query_row(late, [], |row| row.get(0)).unwrap();

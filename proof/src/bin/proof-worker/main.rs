@@ -17,8 +17,6 @@ mod pipeline;
 mod protocol;
 #[cfg(all(feature = "stores", feature = "sinks"))]
 mod relay;
-#[cfg(feature = "sinks")]
-mod sink;
 #[cfg(feature = "stores")]
 mod tx;
 
@@ -39,8 +37,6 @@ fn main() -> ExitCode {
         Some("protocol") => protocol::main(),
         #[cfg(all(feature = "stores", feature = "sinks"))]
         Some("relay") => relay::main(),
-        #[cfg(feature = "sinks")]
-        Some("sink") => sink::main(),
         #[cfg(feature = "stores")]
         Some("tx") => tx::main(),
         role => {

@@ -1,11 +1,10 @@
-//! Queues and streams whose messages are settled one by one: consumers are killed, join and leave, and so does the broker.
+//! Queues and streams whose messages are settled one by one: consumers are killed, join and leave.
 
 use std::time::Duration;
 
 use semel::crash;
-use testkit::services::{Alone, Lease, Service, alone, require};
+use testkit::services::{Lease, Service, require};
 
-use crate::sources::quorum::kept;
 use crate::sources::rabbitmq::{Classic, Queue, Quorum, Single};
 use crate::sources::redis_stream::RedisStream;
 use crate::sources::scene::{Broker, Scene, stop};
@@ -46,25 +45,6 @@ async fn killed_at_random_while_others_come_and_go<B: Broker>(mut scene: Scene<B
     scene.finish(stays, "stays").await;
     let wrong = if ordered { scene.judge().await } else { scene.judge_without_order().await };
     assert_eq!(wrong, Vec::<String>::new());
-    scene.end().await;
-}
-
-/// The broker is killed and comes back.
-async fn the_broker_is_killed<B: Broker>(mut broker: Alone, mut scene: Scene<B>) {
-    kept::<B>(&mut broker);
-    let workers = [scene.worker("right", "one", None), scene.worker("right", "two", None)];
-    for _ in 0..rounds(1) {
-        let so_far = scene.effects().await;
-        scene.publish(600).await;
-        scene.reach(so_far + 50).await;
-        broker.restart().unwrap();
-    }
-    scene.publish(100).await;
-    let [one, two] = workers;
-    scene.reach_all().await;
-    stop(two);
-    scene.finish(one, "one").await;
-    assert_eq!(scene.judge_without_order().await, Vec::<String>::new());
     scene.end().await;
 }
 
@@ -123,14 +103,6 @@ macro_rules! queue {
             async fn consumers_come_go_and_are_killed_and_each_message_has_its_effect_once() {
                 let Some((_broker, scene)) = scene::<$shared>().await else { return };
                 killed_at_random_while_others_come_and_go(scene, false).await;
-            }
-
-            #[tokio::test(flavor = "multi_thread")]
-            #[ignore = "prove: a broker killed under load"]
-            async fn the_broker_is_killed_and_each_message_has_its_effect_once() {
-                let Some(broker) = alone($service) else { return };
-                let Some(scene) = Scene::<$shared>::new(broker.url()).await else { return };
-                the_broker_is_killed(broker, scene).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]

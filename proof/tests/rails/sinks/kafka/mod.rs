@@ -2,7 +2,6 @@
 
 mod at_least_once;
 mod exactly_once;
-mod killed;
 mod laws;
 mod promise;
 mod reader;
