@@ -169,7 +169,7 @@ fn copy() -> Result<Tree, String> {
 fn cargo_mutants(program: &Path, tree: &Tree) -> Command {
     let mut command = Command::new(program);
     command
-        .arg("mutants")
+        .args(["mutants", "--package", "semel"])
         .current_dir(&tree.folder)
         .env("CARGO_TARGET_DIR", phase::target().join("mutants/target"));
     // What is shared with other runs of the tests would be looked at again for every mutant.
@@ -186,7 +186,10 @@ fn list(program: &Path, tree: &Tree, globs: &[&str]) -> Result<Vec<String>, Stri
     let output = command.output().map_err(|error| format!("cargo-mutants: {error}"))?;
     let listed: Vec<Value> = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
-    Ok(listed.iter().filter_map(|mutant| mutant["name"].as_str().map(str::to_owned)).collect())
+    let names: Vec<String> =
+        listed.iter().filter_map(|mutant| mutant["name"].as_str().map(str::to_owned)).collect();
+    // A folder that moved would otherwise be perfect for ever.
+    if names.is_empty() { Err(format!("nothing to change in {}", globs.join(", "))) } else { Ok(names) }
 }
 
 /// Tries these, and says of each what came of it.
