@@ -69,7 +69,9 @@ const FOLDERS: &[(&str, &[&str])] = &[
 ];
 
 /// Mutants tried by one call of cargo-mutants. Small enough to stop in time, large enough not to start over all the time.
-const SHARD: usize = 12;
+const SHARD: usize = 24;
+/// Where time is short.
+const SHARD_TIMED: usize = 4;
 
 /// The version that is installed.
 const VERSION: &str = "27.1.0";
@@ -85,6 +87,21 @@ struct Kept {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     phase::stop_when_interrupted(|| ())?;
     toolchain::ensure()?;
+    let (names, kept) = attempts(arguments)?;
+    report(&names, &kept)
+}
+
+/// A sample for so long, drawn by the seed. How many were tried, how many of them were caught, and which survived.
+pub(crate) fn sample(seed: u64, minutes: u64) -> Result<(usize, usize, Vec<String>), String> {
+    let arguments = Arguments { only: Vec::new(), minutes: Some(minutes), seed: Some(seed), again: false };
+    let (names, kept) = attempts(&arguments)?;
+    let Score { tried, caught, .. } = score(names.iter().map(|(_, name)| name.as_str()), &kept);
+    Ok((tried, caught, survivors(&names, &kept)))
+}
+
+type Names = Vec<(&'static str, String)>;
+
+fn attempts(arguments: &Arguments) -> Result<(Names, Kept), String> {
     let known: Vec<&str> = FOLDERS.iter().map(|(name, _)| *name).collect();
     if let Some(unknown) = arguments.only.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(format!("{unknown:?} is not one of {}", known.join(", ")));
@@ -95,7 +112,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     kept.commit = tree.commit.clone();
     let begin = Instant::now();
     let until = arguments.minutes.map(|minutes| begin + Duration::from_secs(minutes * 60));
-    let mut names: Vec<(&str, String)> = Vec::new();
+    let mut names: Names = Vec::new();
     for (folder, globs) in FOLDERS {
         if arguments.only.is_empty() || arguments.only.iter().any(|name| name == folder) {
             names.extend(list(&program, &tree, globs)?.into_iter().map(|name| (*folder, name)));
@@ -107,7 +124,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         crate::prove::shuffle(&mut left, seed);
     }
     eprintln!("{} mutants, {} were tried before", names.len(), names.len() - left.len());
-    for shard in left.chunks(SHARD) {
+    let size = if until.is_some() { SHARD_TIMED } else { SHARD };
+    for shard in left.chunks(size) {
         if until.is_some_and(|until| Instant::now() >= until) {
             break;
         }
@@ -117,7 +135,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         let done = names.iter().filter(|(_, name)| kept.mutants.contains_key(name)).count();
         eprintln!("{done} of {} tried, {:.0} s", names.len(), begin.elapsed().as_secs_f64());
     }
-    report(&names, &kept)
+    Ok((names, kept))
 }
 
 /// Installs cargo-mutants below the target folder, once.
@@ -290,6 +308,11 @@ fn score<'n>(names: impl Iterator<Item = &'n str>, kept: &Kept) -> Score {
     score
 }
 
+fn survivors(names: &[(&str, String)], kept: &Kept) -> Vec<String> {
+    let missed = |name: &&String| kept.mutants.get(*name).is_some_and(|word| word == "missed");
+    names.iter().map(|(_, name)| name).filter(missed).cloned().collect()
+}
+
 fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
     println!("{:<10} {:>8} {:>7} {:>7} {:>9}  score", "folder", "mutants", "tried", "caught", "unviable");
     for (folder, _) in FOLDERS {
@@ -305,11 +328,7 @@ fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
         };
         println!("{folder:<10} {:>8} {tried:>7} {caught:>7} {unviable:>9}  {share}", of_folder().count());
     }
-    let survived: Vec<&String> = names
-        .iter()
-        .map(|(_, name)| name)
-        .filter(|name| kept.mutants.get(*name).is_some_and(|word| word == "missed"))
-        .collect();
+    let survived = survivors(names, kept);
     for name in &survived {
         println!("survived: {name}");
     }

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use testkit::services::Service;
 
 use crate::binaries::Binary;
-use crate::cargo;
 use crate::phase;
 use crate::suite::{NotReady, Suite, stop_started};
 use crate::tally::tail;
+use crate::{cargo, mutants};
 
 /// Run what needs luck, load or minutes: random kills, load with faults, fresh seeds of the simulation.
 ///
-/// First fresh seeds of every simulated world, then the tests marked `#[ignore = "prove: …"]` in an order drawn by
+/// First fresh seeds of every simulated world, then (given ten minutes or more) five minutes of mutants, then the tests marked `#[ignore = "prove: …"]` in an order drawn by
 /// the seed, again and again until the time is over. Each says what it came to; the figures are added up and kept with the
 /// seeds in target/xtask/prove.json. Exits with 1 when something was lost, doubled or stalled, and prints how to run
 /// that again.
@@ -41,6 +41,10 @@ pub(crate) struct Arguments {
 
 /// The share of the time that goes to the simulation.
 const SIMULATION_SHARE: f64 = 0.2;
+
+/// How long mutants are tried, where there is at least twice that time. A survivor is shown, and no violation: see
+/// `cargo xtask mutants`.
+const MUTANTS_MINUTES: u64 = 5;
 
 /// Tests that run at the same time.
 const AT_ONCE: usize = 2;
@@ -130,11 +134,18 @@ fn prove(
 ) -> Result<(), String> {
     let seed = arguments.seed.unwrap_or_else(|| mixed(now()));
     println!("seed {seed} (--seed {seed} draws the same order)");
+    if !worlds.is_empty() {
+        cargo::run(&["build", "--quiet", "--release", "--package", "simulation", "--bin", "chaos"], &[])?;
+    }
     let begin = Instant::now();
     let time = Duration::from_secs(arguments.minutes * 60);
     let results = Results::default();
     let for_worlds = if tests.is_empty() { time } else { time.mul_f64(SIMULATION_SHARE) };
     simulate(worlds, seed, begin + for_worlds, &results);
+    let mutants = match &arguments.only {
+        None if arguments.minutes >= MUTANTS_MINUTES * 2 => Some(mutants::sample(seed, MUTANTS_MINUTES)?),
+        _ => None,
+    };
     shuffle(&mut tests, seed);
     let all = tests.len();
     let queue = Mutex::new((VecDeque::from(tests), seed));
@@ -152,7 +163,11 @@ fn prove(
         }
     };
     std::thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(worker))));
-    report(arguments, seed, begin.elapsed(), all, results)
+    if let Some((tried, caught, survived)) = &mutants {
+        println!("\nmutants: {caught} of {tried} caught");
+        survived.iter().for_each(|name| println!("survived: {name}"));
+    }
+    report(arguments, seed, begin.elapsed(), all, results, mutants)
 }
 
 /// Fresh seeds of every world by turns, until the time is over.
@@ -232,6 +247,7 @@ fn report(
     took: Duration,
     tests: usize,
     results: Results,
+    mutants: Option<(usize, usize, Vec<String>)>,
 ) -> Result<(), String> {
     let lines = results.0.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut total: BTreeMap<&str, u64> = BTreeMap::new();
@@ -250,6 +266,7 @@ fn report(
         "commit": commit(), "seed": seed, "minutes": arguments.minutes, "only": arguments.only,
         "seconds": took.as_secs_f64().round(), "violations": violations, "tests": tests, "tests_reached": reached,
         "figures": total,
+        "mutants": mutants.map(|(tried, caught, survived)| json!({ "tried": tried, "caught": caught, "survived": survived })),
         "parts": lines.iter().map(|(name, line)| json!({
             "name": name, "runs": line.runs, "seconds": line.seconds, "figures": line.figures, "failed": line.failed,
         })).collect::<Vec<_>>(),
