@@ -45,6 +45,7 @@ pub(super) async fn attempt<S, R>(
     request: Request<Full<Bytes>>,
     timeout: Duration,
     answer_bytes_max: usize,
+    wall: &(dyn Fn() -> SystemTime + Send + Sync),
 ) -> (Seen, Got<R>)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<R>>,
@@ -68,8 +69,7 @@ where
         Err(_) => return (Seen::TimedOut, Got::nothing()),
     };
     let (head, body) = response.into_parts();
-    let signals =
-        |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, SystemTime::now()));
+    let signals = |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, wall()));
     // Its end is not what its readers wait for.
     if head.status.is_success() && is_event_stream(&head.headers) {
         let seen = signals(&[]);

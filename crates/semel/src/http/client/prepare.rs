@@ -47,7 +47,11 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    pub(super) async fn new<B>(request: Request<B>, policy: &RetryPolicy) -> Result<Self, InvalidRequest>
+    pub(super) async fn new<B>(
+        request: Request<B>,
+        policy: &RetryPolicy,
+        now: SystemTime,
+    ) -> Result<Self, InvalidRequest>
     where
         B: Body<Data = Bytes>,
     {
@@ -62,7 +66,7 @@ impl Prepared {
         };
         let first_sent = head.extensions.get().map(|FirstSent(at)| *at);
         // A moment in the future is a clock that was set back: then it is as young as we can know.
-        let age = first_sent.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+        let age = first_sent.map(|at| now.duration_since(at).unwrap_or_default());
         let sendable = policy.sendable_for().saturating_sub(age.unwrap_or_default());
         Ok(Self { key, head, body, sent_before: first_sent.is_some(), sendable })
     }
@@ -110,7 +114,8 @@ mod tests {
     use proptest::prelude::*;
 
     async fn prepared(request: http::request::Builder) -> Result<Prepared, InvalidRequest> {
-        Prepared::new(request.body("four".to_owned()).unwrap(), &RetryPolicy::default()).await
+        let request = request.body("four".to_owned()).unwrap();
+        Prepared::new(request, &RetryPolicy::default(), SystemTime::now()).await
     }
 
     #[tokio::test]
@@ -147,7 +152,7 @@ mod tests {
         for (bytes_max, taken) in [(3, false), (4, true)] {
             let policy = RetryPolicy::default().body_bytes_max(bytes_max);
             let request = Request::post("http://a/").body("four".to_owned()).unwrap();
-            let prepared = Prepared::new(request, &policy).await;
+            let prepared = Prepared::new(request, &policy, SystemTime::now()).await;
             assert_eq!(prepared.is_ok(), taken, "{bytes_max}");
             if let Err(error) = prepared {
                 assert!(matches!(error, InvalidRequest::BodyTooLarge { bytes_max: 3 }));

@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, Uri};
 
 use super::headers::HeaderRules;
-use super::journal::{Clock, Journal, Place, machine_clock};
+use super::journal::{Clock, Journal, MemoryFile, Place, machine_clock};
 use super::{Credentials, DurableClient};
 use crate::http::client::IdempotentClient;
 use crate::store::StoreError;
@@ -89,9 +89,20 @@ impl<S> DurableBuilder<S> {
     ///
     /// A file that is not a journal, or is damaged, is refused and left as it is.
     pub async fn open(self, path: impl AsRef<Path>) -> Result<DurableClient<S>, StoreError> {
-        let journal = Journal::open(path.as_ref(), self.clock).await?;
+        let journal = Journal::open(path.as_ref(), self.clock.clone()).await?;
+        Ok(self.on(journal))
+    }
+
+    /// Opens a journal in memory: for simulations.
+    #[doc(hidden)]
+    pub fn open_in_memory(self, file: &MemoryFile) -> Result<DurableClient<S>, StoreError> {
+        let journal = Journal::open_in_memory(file, self.clock.clone())?;
+        Ok(self.on(journal))
+    }
+
+    fn on(self, journal: Journal) -> DurableClient<S> {
         let (client, place, credentials) = (self.client, self.place, self.credentials);
-        Ok(DurableClient { client, journal, rules: Arc::new(self.rules), credentials, place })
+        DurableClient { client, journal, rules: Arc::new(self.rules), credentials, place }
     }
 }
 

@@ -62,6 +62,8 @@ mod send;
 
 pub use builder::DurableBuilder;
 pub use journal::State;
+#[doc(hidden)]
+pub use journal::{Disk, MemoryFile};
 pub use resume::{End, Resume, Resumed};
 pub use send::{FromJournal, Unrecorded};
 

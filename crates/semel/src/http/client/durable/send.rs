@@ -40,8 +40,7 @@ impl<S> DurableClient<S> {
         R: Body<Data = Bytes>,
         R::Error: Into<BoxError>,
     {
-        let prepared = Prepared::new(request, self.client.policy()).await;
-        let mut prepared = prepared.map_err(DurableError::Invalid)?;
+        let mut prepared = self.client.prepare(request).await.map_err(DurableError::Invalid)?;
         let owner = new_owner();
         let written = self.written(&prepared)?;
         match self.journal.begin(written, owner, self.place).await? {
@@ -94,6 +93,7 @@ impl<S> DurableClient<S> {
     {
         // In this future, not in a task: whoever stops waiting stops renewing, and another one may go on.
         let mut answered = tokio::select! {
+            biased;
             answered = Box::pin(self.client.send_prepared(prepared)) => answered,
             never = self.keep_claim(prepared, owner) => match never {},
         };

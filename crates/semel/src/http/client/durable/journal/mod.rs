@@ -12,9 +12,11 @@ use tokio::sync::{mpsc, oneshot};
 use crate::store::sqlite::error::Trouble;
 use crate::store::{ErrorKind, Fate, StoreError};
 
+mod memory_file;
 mod open;
 mod table;
 
+pub use memory_file::{Disk, MemoryFile};
 pub use table::State;
 pub(super) use table::{Answer, Begun, Claimed, Owner, Place, Written};
 
@@ -29,10 +31,19 @@ type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 /// Milliseconds since 1970.
 pub(super) type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
 
+/// Who works on the file.
+#[derive(Clone)]
+enum File {
+    /// A thread of its own: a flush takes as long as the disk takes.
+    Thread(mpsc::Sender<Work>),
+    /// The caller's own task, in memory: for simulations.
+    Memory(MemoryFile),
+}
+
 #[derive(Clone)]
 pub(super) struct Journal {
     path: Arc<PathBuf>,
-    queue: mpsc::Sender<Work>,
+    file: File,
     clock: Clock,
     latest: Arc<AtomicI64>,
 }
@@ -78,7 +89,16 @@ impl Journal {
             StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error)
         })?;
         let latest = opened.await.unwrap_or_else(|_| Err(lost()))?;
-        Ok(Self { path: Arc::new(path), queue, clock, latest: Arc::new(AtomicI64::new(latest)) })
+        Ok(Self::new(path, File::Thread(queue), clock, latest))
+    }
+
+    pub(super) fn open_in_memory(file: &MemoryFile, clock: Clock) -> Result<Self, StoreError> {
+        let latest = file.latest()?;
+        Ok(Self::new(PathBuf::from(":memory:"), File::Memory(file.clone()), clock, latest))
+    }
+
+    fn new(path: PathBuf, file: File, clock: Clock, latest: i64) -> Self {
+        Self { path: Arc::new(path), file, clock, latest: Arc::new(AtomicI64::new(latest)) }
     }
 
     /// Never backwards, neither in this process nor behind what the file has seen: an intent that was too old
@@ -111,7 +131,10 @@ impl Journal {
                 },
             });
         });
-        self.queue.send(job).await.map_err(|_| lost())?;
+        match &self.file {
+            File::Thread(queue) => queue.send(job).await.map_err(|_| lost())?,
+            File::Memory(file) => file.work(job).await?,
+        }
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }

@@ -52,6 +52,13 @@ pub(super) fn open(path: &Path) -> Result<Connection, Trouble> {
     Ok(connection)
 }
 
+/// A new journal that is gone with its last user.
+pub(super) fn in_memory() -> Result<Connection, Trouble> {
+    let connection = Connection::open_in_memory()?;
+    connection.execute_batch(SQL)?;
+    Ok(connection)
+}
+
 /// Whether it has our tables; an error if it is somebody else's.
 fn is_ours(connection: &Connection) -> Result<bool, Trouble> {
     let (application, version, things): (u32, u32, u32) = connection.query_row(

@@ -1,0 +1,77 @@
+//! A journal in memory, for simulations: its statements run in the caller's own task, so that virtual time waits for them.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::{Work, open, table};
+use crate::store::sqlite::error::Trouble;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// What one commit meets.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Disk {
+    /// It takes this long until it is written,
+    pub before: Duration,
+    /// and this long until its caller knows.
+    pub after: Duration,
+    /// It fails, and this is what became of it.
+    pub fails: Option<Fate>,
+}
+
+/// The file. Clones are the same one: what a process wrote is there for the next.
+#[derive(Clone)]
+pub struct MemoryFile {
+    connection: Arc<Mutex<Connection>>,
+    disk: Arc<dyn Fn() -> Disk + Send + Sync>,
+}
+
+impl MemoryFile {
+    /// A new one. `disk` is asked before each commit.
+    ///
+    /// # Errors
+    /// When SQLite has no memory.
+    pub fn new(disk: impl Fn() -> Disk + Send + Sync + 'static) -> Result<Self, StoreError> {
+        let connection = open::in_memory().map_err(explain)?;
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), disk: Arc::new(disk) })
+    }
+
+    pub(super) fn latest(&self) -> Result<i64, StoreError> {
+        table::latest(&self.connection()).map_err(explain)
+    }
+
+    pub(super) async fn work(&self, work: Work) -> Result<(), StoreError> {
+        let disk = (self.disk)();
+        takes(disk.before).await;
+        if disk.fails != Some(Fate::NotApplied) {
+            work(&mut self.connection());
+        }
+        takes(disk.after).await;
+        match disk.fails {
+            None => Ok(()),
+            Some(fate) => Err(StoreError::new(ErrorKind::Unavailable, fate, "the simulated disk failed")),
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn takes(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
+
+fn explain(trouble: Trouble) -> StoreError {
+    trouble.explain(":memory:".as_ref(), Fate::NotApplied)
+}
+
+impl fmt::Debug for MemoryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryFile").finish_non_exhaustive()
+    }
+}
