@@ -1,6 +1,6 @@
 //! The world of the client: a thousand histories, planted bugs, known defects.
 
-use simulation::known::assert_known_defect;
+use simulation::known::{assert_known_defect, assert_mended};
 use simulation::worlds::client::ClientWorld;
 
 use crate::laws;
@@ -21,8 +21,8 @@ fn every_planted_bug_is_caught() {
 }
 
 #[test]
-fn the_layers_own_202_is_taken_for_the_answer() {
-    assert_known_defect::<ClientWorld>("client_takes_202_for_the_answer");
+fn the_layers_own_202_is_not_the_answer() {
+    assert_mended::<ClientWorld>("client_takes_202_for_the_answer");
 }
 
 #[test]

@@ -21,19 +21,14 @@ const NONSENSE_MS: i64 = 10 * 365 * 24 * 3_600 * 1_000;
 
 /// What the code of today gets wrong, shown by a history in `tests/known`. Drawing stays away from it until it is mended.
 struct KnownDefects {
-    /// The client takes the layer's own 202 for the answer.
-    takes_202_for_the_answer: bool,
     /// The journal keeps an empty body where the server says that the body was not kept.
     forgets_that_a_body_was_not_kept: bool,
     /// The journal's clock stands still when the machine's clock is set back.
     clock_stands_still_when_set_back: bool,
 }
 
-const KNOWN_DEFECTS: KnownDefects = KnownDefects {
-    takes_202_for_the_answer: true,
-    forgets_that_a_body_was_not_kept: true,
-    clock_stands_still_when_set_back: true,
-};
+const KNOWN_DEFECTS: KnownDefects =
+    KnownDefects { forgets_that_a_body_was_not_kept: true, clock_stands_still_when_set_back: true };
 
 /// Which kinds of faults a history has.
 struct Kinds {
@@ -59,12 +54,6 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
         disk: rng.u8(0..3) == 0,
     };
     let mut settings = settings(rng);
-    if KNOWN_DEFECTS.takes_202_for_the_answer {
-        settings.respond_async_after_ms = None;
-        if settings.in_flight == InFlight::Accept {
-            settings.in_flight = InFlight::Reject;
-        }
-    }
     if KNOWN_DEFECTS.forgets_that_a_body_was_not_kept {
         settings.response_bytes_max = RESPONSE_BYTES_MAX;
     }

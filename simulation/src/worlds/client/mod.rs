@@ -52,6 +52,7 @@ impl World for ClientWorld {
         "service-retried-behind-the-layer",
         "store-forgets-at-a-restart",
         "service-charges-then-answers-500",
+        "proxy-drops-retry-after",
     ];
 
     const MUST_HAPPEN: &'static [(&'static str, u64)] = &[
@@ -63,6 +64,7 @@ impl World for ClientWorld {
         ("expired", 10),
         ("uncertain", 100),
         ("in progress", 50),
+        ("202 of the layer", 50),
         ("mismatches", 20),
         ("not sent", 10),
         ("refused", 10),
