@@ -26,8 +26,8 @@ fn the_layers_own_202_is_not_the_answer() {
 }
 
 #[test]
-fn a_body_that_was_not_kept_is_taken_for_an_empty_one() {
-    assert_known_defect::<ClientWorld>("client_forgets_that_a_body_was_not_kept");
+fn a_body_that_was_not_kept_is_not_an_empty_one() {
+    assert_mended::<ClientWorld>("client_forgets_that_a_body_was_not_kept");
 }
 
 #[test]

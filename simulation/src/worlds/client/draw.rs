@@ -21,14 +21,11 @@ const NONSENSE_MS: i64 = 10 * 365 * 24 * 3_600 * 1_000;
 
 /// What the code of today gets wrong, shown by a history in `tests/known`. Drawing stays away from it until it is mended.
 struct KnownDefects {
-    /// The journal keeps an empty body where the server says that the body was not kept.
-    forgets_that_a_body_was_not_kept: bool,
     /// The journal's clock stands still when the machine's clock is set back.
     clock_stands_still_when_set_back: bool,
 }
 
-const KNOWN_DEFECTS: KnownDefects =
-    KnownDefects { forgets_that_a_body_was_not_kept: true, clock_stands_still_when_set_back: true };
+const KNOWN_DEFECTS: KnownDefects = KnownDefects { clock_stands_still_when_set_back: true };
 
 /// Which kinds of faults a history has.
 struct Kinds {
@@ -53,10 +50,7 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
         clock: rng.u8(0..3) == 0,
         disk: rng.u8(0..3) == 0,
     };
-    let mut settings = settings(rng);
-    if KNOWN_DEFECTS.forgets_that_a_body_was_not_kept {
-        settings.response_bytes_max = RESPONSE_BYTES_MAX;
-    }
+    let settings = settings(rng);
     let calm_at_ms = rng.u64(settings.retention_ms / 4..2 * settings.retention_ms);
     let intents = (0..rng.usize(1..=6)).map(|_| intent(rng, &kinds, &settings, calm_at_ms)).collect();
     let mut events = Vec::new();

@@ -67,11 +67,9 @@ impl Scene {
     pub(super) async fn read_recorded(self: &Arc<Self>, unfinished: &Unfinished) {
         let (reader, _) = self.clients(0, true);
         for (intent, planned) in self.plan.intents.iter().enumerate() {
-            let Some(key) =
-                self.key_of(intent).filter(|_| planned.durable && !unfinished.contains_key(&intent))
-            else {
-                continue;
-            };
+            let was_sent = !self.ledger.with(intent, |pages| pages.sent.is_empty());
+            let is_answered = planned.durable && was_sent && !unfinished.contains_key(&intent);
+            let Some(key) = self.key_of(intent).filter(|_| is_answered) else { continue };
             for other_request in [false, true] {
                 let amount = amount(intent, other_request);
                 let request = Request::post("http://payments.example/payments")

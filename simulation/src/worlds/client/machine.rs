@@ -122,13 +122,17 @@ impl Machine {
         locked(&self.clients).iter().flatten().for_each(|client| client.process.resume());
     }
 
+    /// Nothing runs any more, so that the file can be read as it is.
+    pub(super) fn stall_all(&self) {
+        locked(&self.clients).iter().flatten().for_each(|client| client.process.stall());
+    }
+
+    /// Lets go of everything. What a killed process held is never dropped, so the file is closed under it.
     pub(super) fn end(&self) {
-        locked(&self.clients).iter_mut().for_each(|client| {
-            if let Some(client) = client.take() {
-                client.process.kill();
-            }
-        });
-        *locked(&self.file) = None;
+        locked(&self.clients).clear();
+        if let Some(file) = locked(&self.file).take() {
+            file.close();
+        }
     }
 }
 

@@ -161,8 +161,10 @@ async fn play(scene: &Arc<Scene>) -> Result<(), Violation> {
         }
         tokio::time::sleep(bound / 50).await;
     };
+    let left = calls.left();
+    scene.machine.stall_all();
     scene.read_recorded(&unfinished).await;
-    scene.judge(&unfinished, &calls.left())
+    scene.judge(&unfinished, &left)
 }
 
 /// One step of the plan.

@@ -1,6 +1,6 @@
 //! What all parts of one history share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use semel::Key;
@@ -82,8 +82,8 @@ impl Scene {
     }
 
     /// Ends everything, so that nothing is kept in memory by parts that hold each other.
-    pub(super) fn end(self: &Arc<Self>) {
-        self.server.kill();
+    pub(super) fn end(&self) {
+        self.server.end();
         self.machine.end();
     }
 }

@@ -87,6 +87,12 @@ impl Server {
         true
     }
 
+    /// Lets go of everything.
+    pub(super) fn end(&self) {
+        *self.running() = None;
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     pub(super) fn is_running(&self) -> bool {
         self.running().is_some()
     }

@@ -153,7 +153,9 @@ fn state_after(why: Why) -> State {
 
 fn answer<R: Body<Data = Bytes>>(response: &Response<EdgeBody<R>>) -> Answer {
     let body = response.body();
-    let whole = body.size_hint().exact() == Some(body.data().len() as u64);
+    // What comes without its body is not an answer with an empty one.
+    let not_kept = response.headers().contains_key(IDEMPOTENCY_BODY);
+    let whole = !not_kept && body.size_hint().exact() == Some(body.data().len() as u64);
     // More headers than are kept: better none of them than some.
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     Answer {

@@ -24,7 +24,7 @@ pub struct Disk {
 /// The file. Clones are the same one: what a process wrote is there for the next.
 #[derive(Clone)]
 pub struct MemoryFile {
-    connection: Arc<Mutex<Connection>>,
+    connection: Arc<Mutex<Option<Connection>>>,
     disk: Arc<dyn Fn() -> Disk + Send + Sync>,
 }
 
@@ -35,18 +35,25 @@ impl MemoryFile {
     /// When SQLite has no memory.
     pub fn new(disk: impl Fn() -> Disk + Send + Sync + 'static) -> Result<Self, StoreError> {
         let connection = open::in_memory().map_err(explain)?;
-        Ok(Self { connection: Arc::new(Mutex::new(connection)), disk: Arc::new(disk) })
+        Ok(Self { connection: Arc::new(Mutex::new(Some(connection))), disk: Arc::new(disk) })
+    }
+
+    /// Frees its memory, whoever still holds it. Nothing can be read or written any more.
+    pub fn close(&self) {
+        *self.connection() = None;
     }
 
     pub(super) fn latest(&self) -> Result<i64, StoreError> {
-        table::latest(&self.connection()).map_err(explain)
+        self.connection().as_ref().map_or(Ok(0), table::latest).map_err(explain)
     }
 
     pub(super) async fn work(&self, work: Work) -> Result<(), StoreError> {
         let disk = (self.disk)();
         takes(disk.before).await;
-        if disk.fails != Some(Fate::NotApplied) {
-            work(&mut self.connection());
+        if disk.fails != Some(Fate::NotApplied)
+            && let Some(connection) = &mut *self.connection()
+        {
+            work(connection);
         }
         takes(disk.after).await;
         match disk.fails {
@@ -55,7 +62,7 @@ impl MemoryFile {
         }
     }
 
-    fn connection(&self) -> MutexGuard<'_, Connection> {
+    fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
