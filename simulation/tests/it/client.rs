@@ -39,3 +39,8 @@ fn a_clock_set_back_lets_intents_outlive_the_servers_retention() {
 fn a_clock_far_ahead_for_a_moment_leaves_an_intent_open_for_ever() {
     assert_known_defect::<ClientWorld>("client_clock_far_ahead");
 }
+
+#[test]
+fn a_process_that_stalls_before_it_sends_outlives_the_servers_retention() {
+    assert_known_defect::<ClientWorld>("client_stalls_before_it_sends");
+}

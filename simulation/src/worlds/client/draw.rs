@@ -52,10 +52,14 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
     };
     let settings = settings(rng);
     let calm_at_ms = rng.u64(settings.retention_ms / 4..2 * settings.retention_ms);
-    let intents = (0..rng.usize(1..=6)).map(|_| intent(rng, &kinds, &settings, calm_at_ms)).collect();
+    let intents: Vec<Intent> =
+        (0..rng.usize(1..=6)).map(|_| intent(rng, &kinds, &settings, calm_at_ms)).collect();
     let mut events = Vec::new();
     for _ in 0..rng.usize(0..=5) {
-        events.extend(what(rng, &kinds, &settings).map(|what| Event { at_ms: rng.u64(0..calm_at_ms), what }));
+        // Half of them in the middle of a call.
+        let called_ms = intents[rng.usize(0..intents.len())].calls[0].at_ms;
+        let at_ms = if rng.bool() { rng.u64(0..calm_at_ms) } else { called_ms + rng.u64(0..4_000) };
+        events.extend(what(rng, &kinds, &settings).map(|what| Event { at_ms, what }));
     }
     if KNOWN_DEFECTS.clock_stands_still_when_set_back {
         events.retain(|event| !matches!(event.what, What::ClockIsSetRight | What::ClockJumps { by_ms: ..0 }));
