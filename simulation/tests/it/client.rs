@@ -31,13 +31,13 @@ fn a_body_that_was_not_kept_is_not_an_empty_one() {
 }
 
 #[test]
-fn a_clock_set_back_lets_intents_outlive_the_servers_retention() {
-    assert_known_defect::<ClientWorld>("client_clock_set_back");
+fn a_clock_set_back_lets_no_intent_outlive_the_servers_retention() {
+    assert_mended::<ClientWorld>("client_clock_set_back");
 }
 
 #[test]
-fn a_clock_far_ahead_for_a_moment_leaves_an_intent_open_for_ever() {
-    assert_known_defect::<ClientWorld>("client_clock_far_ahead");
+fn a_clock_far_ahead_for_a_moment_leaves_no_intent_open() {
+    assert_mended::<ClientWorld>("client_clock_far_ahead");
 }
 
 #[test]

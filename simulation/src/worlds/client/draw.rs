@@ -19,14 +19,6 @@ const RETENTION_MIN_MS: u64 = 60_000;
 /// Ten years: a clock that is set to nonsense.
 const NONSENSE_MS: i64 = 10 * 365 * 24 * 3_600 * 1_000;
 
-/// What the code of today gets wrong, shown by a history in `tests/known`. Drawing stays away from it until it is mended.
-struct KnownDefects {
-    /// The journal's clock stands still when the machine's clock is set back.
-    clock_stands_still_when_set_back: bool,
-}
-
-const KNOWN_DEFECTS: KnownDefects = KnownDefects { clock_stands_still_when_set_back: true };
-
 /// Which kinds of faults a history has.
 struct Kinds {
     network: bool,
@@ -60,9 +52,6 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
         let called_ms = intents[rng.usize(0..intents.len())].calls[0].at_ms;
         let at_ms = if rng.bool() { rng.u64(0..calm_at_ms) } else { called_ms + rng.u64(0..4_000) };
         events.extend(what(rng, &kinds, &settings).map(|what| Event { at_ms, what }));
-    }
-    if KNOWN_DEFECTS.clock_stands_still_when_set_back {
-        events.retain(|event| !matches!(event.what, What::ClockIsSetRight | What::ClockJumps { by_ms: ..0 }));
     }
     events.sort_by_key(|event| event.at_ms);
     Plan { settings, intents, events, calm_at_ms }

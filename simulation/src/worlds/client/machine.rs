@@ -209,6 +209,11 @@ impl Scene {
         let now = move || wall(&stage, &off_by_ms);
         let plain = RetryLayer::new(policy(settings)).wall_clock(now.clone()).layer(network);
         let now_ms = move || now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+        let (never_back, latest_ms) = (self.stage.has("clock-that-waits"), AtomicI64::new(0));
+        let now_ms = move || match never_back {
+            true => latest_ms.fetch_max(now_ms(), Ordering::Relaxed).max(now_ms()),
+            false => now_ms(),
+        };
         let scene = Arc::downgrade(self);
         let durable = DurableClient::builder(plain.clone())
             .store_headers([HeaderName::from_static("x-tenant-id")])
@@ -220,6 +225,7 @@ impl Scene {
             })
             .lease(Duration::from_millis(settings.journal_lease_ms))
             .clock(now_ms);
+        let durable = if never_back { durable.steady_clock(|| Duration::ZERO) } else { durable };
         (durable.open_in_memory(&self.file()).expect("a journal in memory opens"), plain)
     }
 

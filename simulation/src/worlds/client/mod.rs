@@ -53,6 +53,7 @@ impl World for ClientWorld {
         "store-forgets-at-a-restart",
         "service-charges-then-answers-500",
         "proxy-drops-retry-after",
+        "clock-that-waits",
     ];
 
     const MUST_HAPPEN: &'static [(&'static str, u64)] = &[
@@ -83,6 +84,7 @@ impl World for ClientWorld {
         ("server crashes", 50),
         ("server drains", 50),
         ("clock jumps ahead", 50),
+        ("clock set back", 50),
         ("commits on a bad disk", 50),
         ("lookups", 10),
     ];

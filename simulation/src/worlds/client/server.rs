@@ -14,7 +14,7 @@ use semel::observe::Metrics;
 use semel::store::Record;
 use semel::store::memory::MemoryStore;
 use semel::{Effect, Guard, InFlight, KeyFormat, Outcome, Scope, StoreTime};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Semaphore, oneshot};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -37,8 +37,8 @@ struct Running {
     process: Process,
     service: IdempotencyService<Payments, MemoryStore>,
     guard: Guard<MemoryStore>,
-    alive: watch::Receiver<bool>,
-    dies: Arc<watch::Sender<bool>>,
+    /// Closed when the process dies. Those who wait for it wake up in their order.
+    alive: Arc<Semaphore>,
 }
 
 /// The server's machine.
@@ -74,16 +74,15 @@ impl Server {
         let guard = Guard::with(store, limits, Metrics::new(), process.clone());
         let layer = layer(scene, &guard);
         let service = layer.layer(Payments(Arc::clone(scene)));
-        let (dies, alive) = watch::channel(true);
         scene.stage.trace("the server starts");
-        *self.running() = Some(Running { process, service, guard, alive, dies: Arc::new(dies) });
+        *self.running() = Some(Running { process, service, guard, alive: Arc::new(Semaphore::new(0)) });
     }
 
     /// Whether it was running.
     pub(super) fn kill(&self) -> bool {
         let Some(running) = self.running().take() else { return false };
         running.process.kill();
-        let _ = running.dies.send(false);
+        running.alive.close();
         true
     }
 
@@ -123,11 +122,10 @@ impl Server {
                 let _ = reply.send(answer);
             }
         }));
-        let mut alive = running.alive;
         tokio::select! {
             biased;
             answer = answered => answer.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionReset.into())),
-            _ = alive.wait_for(|alive| !alive) => Err(io::ErrorKind::ConnectionReset.into()),
+            _ = running.alive.acquire() => Err(io::ErrorKind::ConnectionReset.into()),
         }
     }
 }

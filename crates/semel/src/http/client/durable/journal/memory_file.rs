@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::{Work, open, table};
+use super::clock::{Clocks, JournalClock};
+use super::{Work, open};
 use crate::store::sqlite::error::Trouble;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -43,8 +44,10 @@ impl MemoryFile {
         *self.connection() = None;
     }
 
-    pub(super) fn latest(&self) -> Result<i64, StoreError> {
-        self.connection().as_ref().map_or(Ok(0), table::latest).map_err(explain)
+    pub(super) fn clock(&self, clocks: Clocks, tolerance: Duration) -> Result<JournalClock, StoreError> {
+        let mut connection = self.connection();
+        let connection = connection.as_mut().ok_or_else(closed)?;
+        open::clock(connection, clocks, tolerance).map_err(explain)
     }
 
     pub(super) async fn work(&self, work: Work) -> Result<(), StoreError> {
@@ -71,6 +74,10 @@ async fn takes(time: Duration) {
     if !time.is_zero() {
         tokio::time::sleep(time).await;
     }
+}
+
+fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, "the simulated file is closed")
 }
 
 fn explain(trouble: Trouble) -> StoreError {
