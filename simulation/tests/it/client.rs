@@ -1,6 +1,6 @@
 //! The world of the client: a thousand histories, planted bugs, known defects.
 
-use simulation::known::{assert_known_defect, assert_mended};
+use simulation::known::assert_mended;
 use simulation::worlds::client::ClientWorld;
 
 use crate::laws;
@@ -41,6 +41,6 @@ fn a_clock_far_ahead_for_a_moment_leaves_no_intent_open() {
 }
 
 #[test]
-fn a_process_that_stalls_before_it_sends_outlives_the_servers_retention() {
-    assert_known_defect::<ClientWorld>("client_stalls_before_it_sends");
+fn a_process_that_stalls_before_it_sends_does_not_outlive_the_servers_retention() {
+    assert_mended::<ClientWorld>("client_stalls_before_it_sends");
 }

@@ -19,7 +19,7 @@ use super::attempt::{Got, attempt};
 use super::decide::{Decision, Known, Moment, Why, conclude, decide, leaves_doubt};
 use super::error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
 use super::policy::RetryPolicy;
-use super::prepare::Prepared;
+use super::prepare::{Judged, Prepared};
 use super::transport::{self, HttpTransport};
 use crate::http::body::EdgeBody;
 
@@ -100,6 +100,10 @@ impl<S> IdempotentClient<S> {
         B: Body<Data = Bytes>,
     {
         Prepared::new(request, self.policy(), (self.retries.wall)()).await
+    }
+
+    pub(super) fn judged_now(&self) -> Judged {
+        Judged::now((self.retries.wall)())
     }
 
     pub(super) async fn send_prepared<R>(
@@ -228,10 +232,12 @@ where
     R::Error: Into<BoxError>,
 {
     let policy = &*retries.policy;
-    let age = Age { began: Instant::now(), began_wall: (retries.wall)(), wall: &retries.wall };
+    let age = Age { began: Instant::now(), judged: prepared.judged, wall: &retries.wall };
     let mut attempts = Attempts::default();
     let mut doubt = prepared.sent_before;
-    if prepared.sendable.is_zero() {
+    if age.passed() >= prepared.sendable {
+        // Who stood still for so long does not know who else may have sent it.
+        let doubt = doubt || !prepared.sendable.is_zero();
         let known = if doubt { Known::InDoubt } else { Known::NotSent };
         return end(prepared, known, Why::Retention, Got::nothing(), attempts, policy);
     }
@@ -267,7 +273,7 @@ where
 /// How long it has been.
 struct Age<'a> {
     began: Instant,
-    began_wall: SystemTime,
+    judged: Judged,
     wall: &'a Wall,
 }
 
@@ -277,10 +283,9 @@ impl Age<'_> {
         self.began.elapsed()
     }
 
-    /// For the server: the clock that stands still while the machine sleeps does not count alone.
+    /// For the server.
     fn passed(&self) -> Duration {
-        let by_wall = (self.wall)().duration_since(self.began_wall).unwrap_or_default();
-        self.waited().max(by_wall)
+        self.judged.passed((self.wall)())
     }
 }
 
