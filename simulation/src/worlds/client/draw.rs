@@ -7,6 +7,9 @@ use super::plan::{Call, Delivery, Ends, Event, InFlight, Intent, On5xx, Plan, Ru
 /// The server's bound in most histories.
 pub(super) const RESPONSE_BYTES_MAX: usize = 1 << 10;
 
+/// The client's bound in most histories.
+pub(super) const ANSWER_BYTES_MAX: usize = 1 << 20;
+
 /// The longest a run takes.
 pub(super) const RUN_TAKES_MAX_MS: u64 = 20_000;
 
@@ -78,6 +81,7 @@ fn settings(rng: &mut Rng) -> Settings {
         one_call_at_a_time: rng.u8(0..6) == 0,
         response_bytes_max: if rng.u8(0..6) == 0 { 8 } else { RESPONSE_BYTES_MAX },
         notices_hang_ups: rng.bool(),
+        answer_bytes_max: if rng.u8(0..6) == 0 { 8 } else { ANSWER_BYTES_MAX },
         processes: rng.usize(1..=2),
         attempts_max: rng.u32(1..=8),
         time_max_ms: rng.u64(2_000..60_000),

@@ -153,6 +153,7 @@ pub(super) fn policy(settings: &Settings) -> RetryPolicy {
         .attempt_timeout(ms(settings.attempt_timeout_ms))
         .backoff(ms(settings.backoff_max_ms.min(200)), ms(settings.backoff_max_ms))
         .retention(ms(settings.retention_ms))
+        .answer_bytes_max(settings.answer_bytes_max)
 }
 
 impl Scene {

@@ -52,7 +52,7 @@ impl World for ClientWorld {
         "service-retried-behind-the-layer",
         "store-forgets-at-a-restart",
         "service-charges-then-answers-500",
-        "proxy-drops-retry-after",
+        "proxy-strips-headers",
         "clock-that-waits",
     ];
 

@@ -226,8 +226,9 @@ fn given(scene: &Scene, reply: Reply, break_off: bool) -> Answer {
     let in_progress = head.status.as_u16() == 202 && body.starts_with(br#"{"state":"in_progress""#);
     if in_progress {
         scene.stage.count("202 of the layer", 1);
-        if scene.stage.has("proxy-drops-retry-after") {
+        if scene.stage.has("proxy-strips-headers") {
             head.headers.remove("retry-after");
+            head.headers.remove("idempotency-problem");
         }
     }
     Ok(response(head, &body, breaks_off || break_off))

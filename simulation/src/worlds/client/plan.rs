@@ -44,6 +44,8 @@ pub struct Settings {
     pub response_bytes_max: usize,
     /// The server notices that a client has closed its connection.
     pub notices_hang_ups: bool,
+    /// The client reads this much of an answer before it counts as arrived.
+    pub answer_bytes_max: usize,
     /// Client processes that share the journal.
     pub processes: usize,
     /// Attempts of one call.
@@ -301,6 +303,7 @@ impl Plan {
         push(&|plan| plan.settings.one_call_at_a_time = false);
         push(&|plan| plan.settings.notices_hang_ups = false);
         push(&|plan| plan.settings.response_bytes_max = super::draw::RESPONSE_BYTES_MAX);
+        push(&|plan| plan.settings.answer_bytes_max = super::draw::ANSWER_BYTES_MAX);
         push(&|plan| plan.calm_at_ms /= 2);
         plans
     }
