@@ -42,7 +42,7 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
         kills: rng.bool(),
         stalls: rng.u8(0..3) == 0,
         server: rng.bool(),
-        clock: rng.u8(0..3) == 0,
+        clock: rng.bool(),
         disk: rng.u8(0..3) == 0,
     };
     let settings = settings(rng);

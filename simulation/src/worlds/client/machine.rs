@@ -45,6 +45,8 @@ pub(super) struct Machine {
     disk: Arc<Mutex<DiskState>>,
     network_down_until: Mutex<Duration>,
     clock_is_off_by_ms: Arc<AtomicI64>,
+    /// Of a clock that waits, where that is planted.
+    latest_ms: Arc<AtomicI64>,
     set_backs: AtomicU32,
     unnoticed_set_backs: AtomicU32,
     forward_jumps: AtomicU32,
@@ -62,6 +64,7 @@ impl Machine {
             disk: Arc::default(),
             network_down_until: Mutex::default(),
             clock_is_off_by_ms: Arc::default(),
+            latest_ms: Arc::default(),
             set_backs: AtomicU32::new(0),
             unnoticed_set_backs: AtomicU32::new(0),
             forward_jumps: AtomicU32::new(0),
@@ -210,8 +213,9 @@ impl Scene {
         let now = move || wall(&stage, &off_by_ms);
         let plain = RetryLayer::new(policy(settings)).wall_clock(now.clone()).layer(network);
         let now_ms = move || now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
-        let (never_back, latest_ms) = (self.stage.has("clock-that-waits"), AtomicI64::new(0));
-        let now_ms = move || match never_back {
+        let waits = self.stage.has("clock-that-waits");
+        let latest_ms = Arc::clone(&self.machine.latest_ms);
+        let now_ms = move || match waits {
             true => latest_ms.fetch_max(now_ms(), Ordering::Relaxed).max(now_ms()),
             false => now_ms(),
         };
@@ -226,7 +230,7 @@ impl Scene {
             })
             .lease(Duration::from_millis(settings.journal_lease_ms))
             .clock(now_ms);
-        let durable = if never_back { durable.steady_clock(|| Duration::ZERO) } else { durable };
+        let durable = if waits { durable.steady_clock(|| Duration::ZERO) } else { durable };
         (durable.open_in_memory(&self.file()).expect("a journal in memory opens"), plain)
     }
 
