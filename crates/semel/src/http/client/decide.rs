@@ -96,8 +96,7 @@ fn last_word(seen: &Seen) -> Option<Why> {
         Some(Code::Uncertain) => return Some(Why::Uncertain),
         _ => {}
     }
-    let under_way = signals.code == Some(Code::InProgress);
-    if signals.replayed || (signals.status < StatusCode::BAD_REQUEST && !under_way) {
+    if signals.replayed || (signals.status < StatusCode::BAD_REQUEST && !signals.is_under_way()) {
         return Some(Why::Answered);
     }
     let by_status = || matches!(signals.status.as_u16(), 408 | 425 | 429 | 500..);

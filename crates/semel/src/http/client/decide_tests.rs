@@ -211,7 +211,7 @@ proptest! {
     #[test]
     fn a_mismatch_a_doubt_and_a_success_are_never_sent_again(seen in any_seen(), random: u64) {
         let Seen::Answer(signals) = seen else { return Ok(()) };
-        let last = signals.status.as_u16() < 400
+        let last = (signals.status.as_u16() < 400 && !signals.is_under_way())
             || matches!(signals.code, Some(Code::Reused | Code::Uncertain))
             || signals.should_retry == Some(false);
         if last {

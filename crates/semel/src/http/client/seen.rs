@@ -51,6 +51,11 @@ impl Signals {
         Self { status, code: None, should_retry: None, retry_after: None, replayed: false }
     }
 
+    /// A 202 of semel's own: an attempt is under way, and this is not the answer yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.status == StatusCode::ACCEPTED && self.code == Some(Code::InProgress) && !self.replayed
+    }
+
     /// Reads a response. The body is looked at for the code of a problem where no header tells it; `now` is
     /// what an HTTP-date is compared with.
     pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Self {

@@ -16,7 +16,7 @@ pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), Failed> {
     };
     let says = Says::of(signals.status);
     let failed = match (says, signals.code) {
-        (Says::Taken, code) if code != Some(Code::InProgress) => return Ok(()),
+        (Says::Taken, _) if !signals.is_under_way() => return Ok(()),
         (_, Some(Code::Reused)) => Failed::poison(told).not_applied(),
         // Nobody there knows; asking again brings the same.
         (_, Some(Code::Uncertain)) => Failed::poison(told),
