@@ -40,21 +40,25 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
         proxies: rng.bool(),
         service: rng.bool(),
         kills: rng.bool(),
-        stalls: rng.u8(0..3) == 0,
+        stalls: rng.bool(),
         server: rng.bool(),
         clock: rng.bool(),
         disk: rng.u8(0..3) == 0,
     };
     let settings = settings(rng);
-    let calm_at_ms = rng.u64(settings.retention_ms / 4..2 * settings.retention_ms);
+    let calm_at_ms = rng.u64(settings.retention_ms / 4..3 * settings.retention_ms);
     let intents: Vec<Intent> =
         (0..rng.usize(1..=6)).map(|_| intent(rng, &kinds, &settings, calm_at_ms)).collect();
     let mut events = Vec::new();
     for _ in 0..rng.usize(0..=5) {
-        // Half of them in the middle of a call.
-        let called_ms = intents[rng.usize(0..intents.len())].calls[0].at_ms;
-        let at_ms = if rng.bool() { rng.u64(0..calm_at_ms) } else { called_ms + rng.u64(0..4_000) };
-        events.extend(what(rng, &kinds, &settings).map(|what| Event { at_ms, what }));
+        // Most of them in the middle of a call: while it is written down, or while it is sent.
+        let call = &intents[rng.usize(0..intents.len())].calls[0];
+        let at_ms = match rng.u8(0..3) {
+            0 => rng.u64(0..calm_at_ms),
+            1 => call.at_ms + rng.u64(0..4_000),
+            _ => call.at_ms + rng.u64(0..=settings.disk_takes_ms),
+        };
+        events.extend(what(rng, &kinds, &settings, call.process).map(|what| Event { at_ms, what }));
     }
     events.sort_by_key(|event| event.at_ms);
     Plan { settings, intents, events, calm_at_ms }
@@ -73,7 +77,7 @@ fn settings(rng: &mut Rng) -> Settings {
         in_flight,
         respond_async_after_ms: (rng.u8(0..4) == 0).then(|| rng.u64(50..5_000)),
         on_5xx: [On5xx::Retry, On5xx::Hold, On5xx::Replay][rng.usize(0..3)],
-        lookup_settle_ms: (rng.u8(0..4) == 0).then(|| rng.u64(1_000..10_000)),
+        lookup_settle_ms: rng.bool().then(|| rng.u64(1_000..10_000)),
         time_ordered: rng.u8(0..4) == 0,
         profile: rng.u8(0..3),
         retention_ms,
@@ -88,6 +92,7 @@ fn settings(rng: &mut Rng) -> Settings {
         attempt_timeout_ms: rng.u64(500..10_000),
         backoff_max_ms: rng.u64(200..5_000),
         journal_lease_ms: rng.u64(500..20_000),
+        disk_takes_ms: if rng.bool() { 0 } else { rng.u64(1..50) },
         resume_every_ms: rng.u64(2_000..15_000),
     }
 }
@@ -170,8 +175,7 @@ fn run(rng: &mut Rng, kinds: &Kinds) -> Run {
     Run { takes_ms, ends }
 }
 
-fn what(rng: &mut Rng, kinds: &Kinds, settings: &Settings) -> Option<What> {
-    let process = rng.usize(0..settings.processes);
+fn what(rng: &mut Rng, kinds: &Kinds, settings: &Settings, process: usize) -> Option<What> {
     // Mostly short; sometimes so long that the server may have forgotten.
     let a_while = |rng: &mut Rng| match rng.u8(0..4) {
         0 => rng.u64(0..settings.retention_ms * 3 / 2),
@@ -179,7 +183,11 @@ fn what(rng: &mut Rng, kinds: &Kinds, settings: &Settings) -> Option<What> {
     };
     Some(match rng.u8(0..8) {
         0 | 1 if kinds.kills => What::KillClient { process, down_ms: a_while(rng) },
-        2 if kinds.stalls => What::StallClient { process, for_ms: a_while(rng) },
+        2 if kinds.stalls => {
+            let forgotten_ms = settings.retention_ms + rng.u64(0..settings.retention_ms);
+            let for_ms = if rng.bool() { a_while(rng) } else { forgotten_ms };
+            What::StallClient { process, for_ms }
+        }
         3 if kinds.server => What::KillServer { down_ms: rng.u64(0..10_000) },
         4 if kinds.server => What::DrainServer { limit_ms: rng.u64(0..5_000) },
         5 if kinds.disk => match rng.u8(0..3) {

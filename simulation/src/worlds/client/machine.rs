@@ -189,11 +189,12 @@ impl Scene {
     fn file(&self) -> MemoryFile {
         let mut file = locked(&self.machine.file);
         let (state, stage) = (Arc::clone(&self.machine.disk), self.stage.clone());
+        let takes = Duration::from_millis(self.plan.settings.disk_takes_ms);
         let disk = move || {
             let DiskState { until, disk } = *locked(&state);
             let works = stage.elapsed() >= until;
             if works {
-                return Disk::default();
+                return slow(takes);
             }
             stage.count("commits on a bad disk", 1);
             disk

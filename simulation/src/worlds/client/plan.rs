@@ -58,6 +58,8 @@ pub struct Settings {
     pub backoff_max_ms: u64,
     /// Of the journal's claims.
     pub journal_lease_ms: u64,
+    /// What one commit of the journal takes on a good disk.
+    pub disk_takes_ms: u64,
     /// How often a process resumes what is open.
     pub resume_every_ms: u64,
 }
@@ -304,6 +306,7 @@ impl Plan {
         push(&|plan| plan.settings.notices_hang_ups = false);
         push(&|plan| plan.settings.response_bytes_max = super::draw::RESPONSE_BYTES_MAX);
         push(&|plan| plan.settings.answer_bytes_max = super::draw::ANSWER_BYTES_MAX);
+        push(&|plan| plan.settings.disk_takes_ms = 0);
         push(&|plan| plan.calm_at_ms /= 2);
         plans
     }
