@@ -71,6 +71,11 @@ pub mod crash;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(any(
+    feature = "client",
+    all(any(feature = "sqlite", feature = "postgres", feature = "mysql"), feature = "webhook")
+))]
+mod in_progress;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod inbox;
 pub mod intent;

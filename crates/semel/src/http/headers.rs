@@ -20,8 +20,8 @@ pub const IDEMPOTENCY_STORED: HeaderName = HeaderName::from_static("idempotency-
 pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
 /// `not-kept` on a replay whose body was too large, or a stream.
 pub const IDEMPOTENCY_BODY: HeaderName = HeaderName::from_static("idempotency-body");
-/// The code of a problem that semel itself answered with. Another semel further out does not remember such
-/// an answer: whoever gave it has its own record of the intent.
+/// The code of a problem that semel itself answered with, or of its 202 while an attempt is under way. Another semel
+/// further out does not remember such an answer: whoever gave it has its own record of the intent.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
 /// From the service to the layer, never to the client: what is known of the effect, `applied` or
 /// `not-applied`.

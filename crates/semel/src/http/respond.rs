@@ -6,8 +6,10 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
-use super::headers::{IDEMPOTENCY_BODY, IDEMPOTENCY_GUARDED, IDEMPOTENCY_STORED, give_again};
-use super::problem::seconds;
+use super::headers::{
+    IDEMPOTENCY_BODY, IDEMPOTENCY_GUARDED, IDEMPOTENCY_PROBLEM, IDEMPOTENCY_STORED, give_again,
+};
+use super::problem::{Code, seconds};
 use super::profile::Profile;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
@@ -57,6 +59,8 @@ pub(super) fn accepted(status_at: Option<&str>, id: &IntentId, retry_after: Dura
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::RETRY_AFTER, seconds(retry_after));
+    // By this a semel further out and a client tell it from a 202 of the service.
+    headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(Code::InProgress.as_str()));
     // The place was checked when the layer was built, and an id is hex digits.
     if let Some(place) = place.and_then(|place| HeaderValue::try_from(place).ok()) {
         headers.insert(header::LOCATION, place);

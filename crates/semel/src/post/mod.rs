@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use self::dial::Dial;
+use crate::in_progress::is_in_progress;
 use crate::trust;
 
 mod address;
@@ -58,16 +59,9 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Whether that is a 202 of semel's own, the layer's or the gateway's: an attempt under the same key is under way, and
-    /// may still fail. Any other 202 is the service's word that it has taken it.
+    /// See [`is_in_progress`].
     pub(crate) fn is_in_progress(&self) -> bool {
-        #[derive(serde::Deserialize)]
-        struct Told {
-            state: String,
-        }
-        self.status == StatusCode::ACCEPTED
-            && self.headers.contains_key(http::header::RETRY_AFTER)
-            && serde_json::from_slice::<Told>(&self.body).is_ok_and(|told| told.state == "in_progress")
+        is_in_progress(self.status, &self.headers, &self.body)
     }
 }
 
@@ -188,28 +182,4 @@ pub(crate) fn is_ours(name: &HeaderName) -> bool {
                 | "upgrade"
                 | "user-agent"
         )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_semel_s_own_202_is_still_under_way() {
-        let answer = |status: u16, retry: bool, body: &'static str| {
-            let mut headers = HeaderMap::new();
-            if retry {
-                headers.insert(http::header::RETRY_AFTER, http::HeaderValue::from_static("1"));
-            }
-            let status = StatusCode::from_u16(status).unwrap();
-            Answer { status, headers, body: Bytes::from_static(body.as_bytes()) }
-        };
-        let ours = r#"{"state":"in_progress","status_url":"/.semel/intents/1"}"#;
-        assert!(answer(202, true, ours).is_in_progress());
-        for (status, retry, body) in
-            [(200, true, ours), (202, false, ours), (202, true, ""), (202, true, r#"{"state":"queued"}"#)]
-        {
-            assert!(!answer(status, retry, body).is_in_progress(), "{status} {retry} {body}");
-        }
-    }
 }

@@ -49,7 +49,7 @@ const LEASE: Duration = Duration::from_secs(30);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 pub fn durable(policy: RetryPolicy, clock: &Clock) -> DurableBuilder<Http> {
-    DurableClient::builder(client(policy)).lease(LEASE).clock(clock.at())
+    DurableClient::builder(client(policy)).lease(LEASE).clock(clock.at()).steady_clock(|| Duration::ZERO)
 }
 
 /// What came of each, in words.
@@ -156,6 +156,33 @@ async fn nothing_is_resumed_beyond_the_retention_of_the_server() {
         assert!(matches!(error, DurableError::Expired), "{error}");
     }
     assert_eq!(script.arrived().len(), 2);
+}
+
+#[tokio::test]
+async fn a_clock_that_was_far_ahead_holds_what_is_open_once_and_no_more() {
+    let (place, ahead, right) = (place(), Clock::new(), Clock::new());
+    let script = Script::start([Step::ReadAndClose, Step::ReadAndClose, answer(200)]).await;
+    let open =
+        async |clock: &Clock| durable(policy().attempts_max(1), clock).open(&place.path).await.unwrap();
+    ahead.advance(3_650 * DAY);
+    open(&ahead).await.send(payment(script.uri(), "order-1")).await.unwrap_err();
+    // As an earlier build left it, which did not keep how far the clock was set back.
+    let tool = rusqlite::Connection::open(&place.path).unwrap();
+    tool.execute("DROP TABLE clock", []).unwrap();
+    drop(tool);
+
+    let client = open(&right).await;
+    assert_eq!(resumed(&client).await, ["order-1 Expired"]);
+    client.send(payment(script.uri(), "order-2")).await.unwrap_err();
+    let listed = client.unfinished(10).await.unwrap();
+    assert!(listed[0].why.as_ref().is_some_and(|why| why.contains("set back")), "{listed:?}");
+    let age = std::time::UNIX_EPOCH + Duration::from_millis(1_800_000_000_000);
+    assert_eq!(listed[1].created, age, "as the machine's clock has it");
+    drop(client);
+    // From now on it is known.
+    right.advance(LEASE);
+    assert_eq!(resumed(&open(&right).await).await, ["order-2 Answered(200 OK)"]);
+    assert_eq!(script.arrived().len(), 3);
 }
 
 #[tokio::test]

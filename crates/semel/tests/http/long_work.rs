@@ -97,6 +97,20 @@ async fn the_first_request_is_answered_202_when_its_work_takes_long_and_the_work
     assert_eq!(service.effects.count(), 1);
 }
 
+#[tokio::test]
+async fn a_202_of_a_semel_further_in_is_not_remembered_as_the_answer() {
+    let (inner, outer) = (MemoryStore::new(), MemoryStore::new());
+    let rule = payments().respond_async_after(Duration::from_millis(20));
+    let service = service(inner.clone(), rule, charged);
+    let app = service.app.clone().layer(builder(outer).rule(payments()).build().unwrap());
+    assert_eq!(call(&app, payment("k", "{}")).await.status, 202);
+    service.go.notify_one();
+    until(&inner, "k", State::Completed).await;
+    let result = call(&app, payment("k", "{}")).await;
+    assert_eq!((result.status, &*result.body), (201, &b"charged 1"[..]));
+    assert_eq!(service.effects.count(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn quick_work_is_answered_at_once_also_where_202_is_allowed() {
     let service =

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::Full;
 use tokio::time::{Instant, timeout_at};
@@ -16,6 +16,7 @@ use super::error::BoxError;
 use super::seen::{Seen, Signals};
 use super::transport::never_sent;
 use crate::http::body::{EdgeBody, Extent};
+use crate::in_progress::IN_PROGRESS_BYTES_MAX;
 
 /// Longer than anybody waits, and short enough to be added to any moment.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -45,6 +46,7 @@ pub(super) async fn attempt<S, R>(
     request: Request<Full<Bytes>>,
     timeout: Duration,
     answer_bytes_max: usize,
+    wall: &(dyn Fn() -> SystemTime + Send + Sync),
 ) -> (Seen, Got<R>)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<R>>,
@@ -68,8 +70,7 @@ where
         Err(_) => return (Seen::TimedOut, Got::nothing()),
     };
     let (head, body) = response.into_parts();
-    let signals =
-        |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, SystemTime::now()));
+    let signals = |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, wall()));
     // Its end is not what its readers wait for.
     if head.status.is_success() && is_event_stream(&head.headers) {
         let seen = signals(&[]);
@@ -77,7 +78,12 @@ where
     }
     let left = deadline.saturating_duration_since(Instant::now());
     let mut body = EdgeBody::untouched(body);
-    let extent = body.fill(answer_bytes_max, Some(left)).await;
+    // Whether a 202 is semel's own is in its body.
+    let bytes_max = match head.status {
+        StatusCode::ACCEPTED => answer_bytes_max.max(IN_PROGRESS_BYTES_MAX),
+        _ => answer_bytes_max,
+    };
+    let extent = body.fill(bytes_max, Some(left)).await;
     match extent {
         Extent::Error => (Seen::Lost, broken(body).await),
         // Not the bound in bytes, then the one in time: the answer stopped half way.

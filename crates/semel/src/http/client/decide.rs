@@ -3,7 +3,8 @@
 //! | seen | again? |
 //! |---|---|
 //! | no connection, broken connection, no answer in time | yes |
-//! | below 400, or a replay of whatever status | no: it is the answer |
+//! | a 202 of semel's own: an attempt is under way | yes |
+//! | another answer below 400, or a replay of whatever status | no: it is the answer |
 //! | mismatch, uncertain | no, whatever any header says |
 //! | `x-should-retry`, `Stripe-Should-Retry` | as it says |
 //! | another problem of semel's | as the contract says of its code |
@@ -95,7 +96,7 @@ fn last_word(seen: &Seen) -> Option<Why> {
         Some(Code::Uncertain) => return Some(Why::Uncertain),
         _ => {}
     }
-    if signals.status < StatusCode::BAD_REQUEST || signals.replayed {
+    if signals.replayed || (signals.status < StatusCode::BAD_REQUEST && !signals.is_under_way()) {
         return Some(Why::Answered);
     }
     let by_status = || matches!(signals.status.as_u16(), 408 | 425 | 429 | 500..);

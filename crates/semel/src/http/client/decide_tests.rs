@@ -51,6 +51,7 @@ fn what_is_tried_again_and_what_is_not() {
         (Seen::Answer(answer(503)), None),
         (Seen::Answer(answer(599)), None),
         (Seen::Answer(coded(409, Code::InProgress)), None),
+        (Seen::Answer(coded(202, Code::InProgress)), None),
         (Seen::Answer(coded(409, Code::AttemptFailed)), None),
         (Seen::Answer(coded(503, Code::StoreUnavailable)), None),
         (Seen::Answer(coded(503, Code::Busy)), None),
@@ -145,6 +146,7 @@ fn what_is_known_in_the_end() {
         (false, Why::Attempts, Seen::Answer(answer(500)), InDoubt),
         (false, Why::Attempts, Seen::Answer(answer(501)), Refused),
         (false, Why::Attempts, Seen::Answer(coded(409, Code::InProgress)), InDoubt),
+        (false, Why::Attempts, Seen::Answer(coded(202, Code::InProgress)), InDoubt),
         (false, Why::Uncertain, Seen::Answer(coded(409, Code::Uncertain)), InDoubt),
         (true, Why::Mismatch, Seen::Answer(coded(409, Code::Reused)), Refused),
         (false, Why::Problem(Code::KeyInvalid), Seen::Answer(coded(400, Code::KeyInvalid)), Refused),
@@ -209,7 +211,7 @@ proptest! {
     #[test]
     fn a_mismatch_a_doubt_and_a_success_are_never_sent_again(seen in any_seen(), random: u64) {
         let Seen::Answer(signals) = seen else { return Ok(()) };
-        let last = signals.status.as_u16() < 400
+        let last = (signals.status.as_u16() < 400 && !signals.is_under_way())
             || matches!(signals.code, Some(Code::Reused | Code::Uncertain))
             || signals.should_retry == Some(false);
         if last {

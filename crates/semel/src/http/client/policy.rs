@@ -119,8 +119,12 @@ impl RetryPolicy {
 
     /// How old an intent may be when it is sent: retention less a margin for slow attempts and for clocks.
     pub(super) fn sendable_for(&self) -> Duration {
-        let margin = (self.retention / 10).min(MARGIN_MAX);
-        self.retention.saturating_sub(margin)
+        self.retention.saturating_sub(self.margin())
+    }
+
+    /// How long before the end of retention nothing is sent any more.
+    pub(super) fn margin(&self) -> Duration {
+        (self.retention / 10).min(MARGIN_MAX)
     }
 }
 

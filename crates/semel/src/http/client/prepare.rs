@@ -9,6 +9,8 @@ use http::{HeaderMap, Request};
 use http_body::Body;
 use http_body_util::Full;
 
+use tokio::time::Instant;
+
 use super::error::InvalidRequest;
 use super::policy::RetryPolicy;
 use crate::http::body::{EdgeBody, Extent};
@@ -19,7 +21,8 @@ use crate::intent::key::Key;
 ///
 /// For going on after [`InDoubt`](super::ClientError::InDoubt), with the same key. The client then keeps to the
 /// server's retention as counted from that moment, and reports nothing as "did not happen" that an earlier
-/// attempt may have done.
+/// attempt may have done. A moment in the future says that the clock was set back: then nobody knows how old the
+/// intent is, and it is not sent.
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -35,6 +38,25 @@ use crate::intent::key::Key;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FirstSent(pub SystemTime);
 
+/// When something was judged, by both clocks: the one that measures spans may stand still while the machine sleeps, the
+/// other may be set back.
+#[derive(Clone, Copy)]
+pub(super) struct Judged {
+    pub(super) at: Instant,
+    pub(super) wall: SystemTime,
+}
+
+impl Judged {
+    pub(super) fn now(wall: SystemTime) -> Self {
+        Self { at: Instant::now(), wall }
+    }
+
+    /// How long ago that was, by whichever clock says more.
+    pub(super) fn passed(&self, wall: SystemTime) -> Duration {
+        self.at.elapsed().max(wall.duration_since(self.wall).unwrap_or_default())
+    }
+}
+
 /// An intent as it is sent, as often as need be.
 pub(super) struct Prepared {
     pub(super) key: Key,
@@ -42,15 +64,22 @@ pub(super) struct Prepared {
     pub(super) body: Bytes,
     /// An attempt we know nothing more of may have taken effect.
     pub(super) sent_before: bool,
-    /// How long it may be sent from now on.
+    /// How long it may be sent,
     pub(super) sendable: Duration,
+    /// counted from here. Not from the first attempt: a process may stand still before it, while another one sends.
+    pub(super) judged: Judged,
 }
 
 impl Prepared {
-    pub(super) async fn new<B>(request: Request<B>, policy: &RetryPolicy) -> Result<Self, InvalidRequest>
+    pub(super) async fn new<B>(
+        request: Request<B>,
+        policy: &RetryPolicy,
+        now: SystemTime,
+    ) -> Result<Self, InvalidRequest>
     where
         B: Body<Data = Bytes>,
     {
+        let judged = Judged::now(now);
         let (mut head, body) = request.into_parts();
         let key = settle_key(&mut head, &policy.key_header)?;
         let bytes_max = policy.body_bytes_max;
@@ -61,10 +90,15 @@ impl Prepared {
             Extent::Error | Extent::Trailers => return Err(InvalidRequest::BodyUnreadable),
         };
         let first_sent = head.extensions.get().map(|FirstSent(at)| *at);
-        // A moment in the future is a clock that was set back: then it is as young as we can know.
-        let age = first_sent.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
-        let sendable = policy.sendable_for().saturating_sub(age.unwrap_or_default());
-        Ok(Self { key, head, body, sent_before: first_sent.is_some(), sendable })
+        let age = match first_sent.map(|at| now.duration_since(at)) {
+            None => Duration::ZERO,
+            Some(Ok(age)) => age,
+            // The clock was set back since. By a little: then it is young. By more: nobody knows how old it is.
+            Some(Err(ahead)) if ahead.duration() <= policy.margin() / 2 => Duration::ZERO,
+            Some(Err(_)) => Duration::MAX,
+        };
+        let sendable = policy.sendable_for().saturating_sub(age);
+        Ok(Self { key, head, body, sent_before: first_sent.is_some(), sendable, judged })
     }
 
     /// The request, the same every time.
@@ -110,7 +144,8 @@ mod tests {
     use proptest::prelude::*;
 
     async fn prepared(request: http::request::Builder) -> Result<Prepared, InvalidRequest> {
-        Prepared::new(request.body("four".to_owned()).unwrap(), &RetryPolicy::default()).await
+        let request = request.body("four".to_owned()).unwrap();
+        Prepared::new(request, &RetryPolicy::default(), SystemTime::now()).await
     }
 
     #[tokio::test]
@@ -143,11 +178,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_intent_of_unknown_age_is_too_old() {
+        let (policy, now) = (RetryPolicy::default(), SystemTime::now());
+        let hour = Duration::from_secs(3_600);
+        for (first_sent, sendable) in [
+            (now, 23 * hour),
+            (now - hour, 22 * hour),
+            (now - 24 * hour, Duration::ZERO),
+            (now + hour / 2, 23 * hour),
+            (now + hour, Duration::ZERO),
+        ] {
+            let request = Request::post("http://a/").extension(FirstSent(first_sent));
+            let request = request.body("four".to_owned()).unwrap();
+            let prepared = Prepared::new(request, &policy, now).await.unwrap();
+            assert_eq!(prepared.sendable, sendable, "{first_sent:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn the_body_is_bounded_exactly() {
         for (bytes_max, taken) in [(3, false), (4, true)] {
             let policy = RetryPolicy::default().body_bytes_max(bytes_max);
             let request = Request::post("http://a/").body("four".to_owned()).unwrap();
-            let prepared = Prepared::new(request, &policy).await;
+            let prepared = Prepared::new(request, &policy, SystemTime::now()).await;
             assert_eq!(prepared.is_ok(), taken, "{bytes_max}");
             if let Err(error) = prepared {
                 assert!(matches!(error, InvalidRequest::BodyTooLarge { bytes_max: 3 }));

@@ -9,6 +9,7 @@ use crate::http::headers::{
     IDEMPOTENCY_PROBLEM, IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED, STRIPE_SHOULD_RETRY, X_SHOULD_RETRY,
 };
 use crate::http::problem::Code;
+use crate::in_progress::is_in_progress;
 
 /// Most bytes of a problem that are looked at for its code.
 const PROBLEM_BYTES_MAX: usize = 64 << 10;
@@ -33,7 +34,8 @@ pub enum Seen {
 pub struct Signals {
     /// The status.
     pub status: StatusCode,
-    /// The problem's code, where it is one of semel's.
+    /// The problem's code, where it is one of semel's. [`InProgress`](Code::InProgress) also where semel says so with
+    /// a 202 of its own.
     pub code: Option<Code>,
     /// `x-should-retry` or `Stripe-Should-Retry`. Where they contradict each other: no.
     pub should_retry: Option<bool>,
@@ -49,17 +51,25 @@ impl Signals {
         Self { status, code: None, should_retry: None, retry_after: None, replayed: false }
     }
 
+    /// A 202 of semel's own: an attempt is under way, and this is not the answer yet.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.status == StatusCode::ACCEPTED && self.code == Some(Code::InProgress) && !self.replayed
+    }
+
     /// Reads a response. The body is looked at for the code of a problem where no header tells it; `now` is
     /// what an HTTP-date is compared with.
     pub fn read(status: StatusCode, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Self {
+        let replayed = [IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED]
+            .iter()
+            .any(|name| text(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true")));
+        // What is replayed is the service's, whatever it looks like.
+        let in_progress = !replayed && is_in_progress(status, headers, body);
         Self {
             status,
-            code: code(headers, body),
+            code: if in_progress { Some(Code::InProgress) } else { code(headers, body) },
             should_retry: should_retry(headers),
             retry_after: retry_after(headers, now),
-            replayed: [IDEMPOTENCY_REPLAYED, IDEMPOTENT_REPLAYED]
-                .iter()
-                .any(|name| text(headers, name).is_some_and(|text| text.eq_ignore_ascii_case("true"))),
+            replayed,
         }
     }
 }
@@ -175,6 +185,23 @@ mod tests {
         ] {
             assert_eq!(read(&pairs, body).code, code, "{pairs:?} {body}");
         }
+    }
+
+    #[test]
+    fn a_202_of_semels_own_is_an_attempt_under_way() {
+        let code = |pairs: &[(&'static str, &'static str)], body: &str| {
+            let pair = |(name, value): &(&'static str, &'static str)| {
+                (HeaderName::from_static(name), HeaderValue::from_static(value))
+            };
+            let headers = pairs.iter().map(pair).collect();
+            let read = Signals::read(StatusCode::ACCEPTED, &headers, body.as_bytes(), SystemTime::UNIX_EPOCH);
+            read.code
+        };
+        let ours = r#"{"state":"in_progress","status_url":null}"#;
+        let (retry_after, replayed) = (("retry-after", "1"), ("idempotency-replayed", "true"));
+        assert_eq!(code(&[retry_after], ours), Some(Code::InProgress));
+        assert_eq!(code(&[retry_after], r#"{"state":"queued"}"#), None);
+        assert_eq!(code(&[retry_after, replayed], ours), None);
     }
 
     #[test]

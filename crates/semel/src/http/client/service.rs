@@ -17,9 +17,9 @@ use tower_service::Service;
 
 use super::attempt::{Got, attempt};
 use super::decide::{Decision, Known, Moment, Why, conclude, decide, leaves_doubt};
-use super::error::{Attempt, Attempts, BoxError, ClientError, GaveUp};
+use super::error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
 use super::policy::RetryPolicy;
-use super::prepare::Prepared;
+use super::prepare::{Judged, Prepared};
 use super::transport::{self, HttpTransport};
 use crate::http::body::EdgeBody;
 
@@ -91,8 +91,19 @@ impl<S> IdempotentClient<S> {
         R: Body<Data = Bytes>,
         R::Error: Into<BoxError>,
     {
-        let prepared = Prepared::new(request, self.policy()).await.map_err(ClientError::Invalid)?;
+        let prepared = self.prepare(request).await.map_err(ClientError::Invalid)?;
         self.send_prepared(&prepared).await
+    }
+
+    pub(super) async fn prepare<B>(&self, request: Request<B>) -> Result<Prepared, InvalidRequest>
+    where
+        B: Body<Data = Bytes>,
+    {
+        Prepared::new(request, self.policy(), (self.retries.wall)()).await
+    }
+
+    pub(super) fn judged_now(&self) -> Judged {
+        Judged::now((self.retries.wall)())
     }
 
     pub(super) async fn send_prepared<R>(
@@ -131,7 +142,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut transport, retries) = (self.transport.clone(), self.retries.clone());
         Box::pin(async move {
-            let prepared = Prepared::new(request, &retries.policy).await.map_err(ClientError::Invalid)?;
+            let prepared = Prepared::new(request, &retries.policy, (retries.wall)()).await;
+            let prepared = prepared.map_err(ClientError::Invalid)?;
             run(&mut transport, &prepared, &retries).await
         })
     }
@@ -152,17 +164,32 @@ where
 pub struct RetryLayer {
     policy: Arc<RetryPolicy>,
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    wall: Wall,
 }
+
+/// The machine's wall clock, which may be set.
+type Wall = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 impl RetryLayer {
     /// With this budget.
     pub fn new(policy: RetryPolicy) -> Self {
-        Self { policy: Arc::new(policy), random: Arc::new(|| fastrand::u64(..)) }
+        Self {
+            policy: Arc::new(policy),
+            random: Arc::new(|| fastrand::u64(..)),
+            wall: Arc::new(SystemTime::now),
+        }
     }
 
     /// Takes the chance in the waits from here: all 64 bits are used.
     pub fn random(mut self, random: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         self.random = Arc::new(random);
+        self
+    }
+
+    /// Reads another wall clock than the machine's: for tests and simulations.
+    #[doc(hidden)]
+    pub fn wall_clock(mut self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        self.wall = Arc::new(wall);
         self
     }
 }
@@ -205,17 +232,20 @@ where
     R::Error: Into<BoxError>,
 {
     let policy = &*retries.policy;
-    let age = Age { began: Instant::now(), wall: SystemTime::now() };
+    let age = Age { began: Instant::now(), judged: prepared.judged, wall: &retries.wall };
     let mut attempts = Attempts::default();
     let mut doubt = prepared.sent_before;
-    if prepared.sendable.is_zero() {
+    if age.passed() >= prepared.sendable {
+        // Who stood still for so long does not know who else may have sent it.
+        let doubt = doubt || !prepared.sendable.is_zero();
         let known = if doubt { Known::InDoubt } else { Known::NotSent };
         return end(prepared, known, Why::Retention, Got::nothing(), attempts, policy);
     }
     loop {
         let began = age.waited();
         let timeout = policy.attempt_timeout.min(policy.time_max.saturating_sub(began));
-        let (seen, got) = attempt(transport, prepared.request(), timeout, policy.answer_bytes_max).await;
+        let (seen, got) =
+            attempt(transport, prepared.request(), timeout, policy.answer_bytes_max, &*retries.wall).await;
         let elapsed = age.waited();
         attempts.0.push(Attempt { began, took: elapsed - began, seen });
 
@@ -241,20 +271,21 @@ where
 }
 
 /// How long it has been.
-struct Age {
+struct Age<'a> {
     began: Instant,
-    wall: SystemTime,
+    judged: Judged,
+    wall: &'a Wall,
 }
 
-impl Age {
+impl Age<'_> {
     /// For the caller.
     fn waited(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// For the server: the clock that stands still while the machine sleeps does not count alone.
+    /// For the server.
     fn passed(&self) -> Duration {
-        self.waited().max(self.wall.elapsed().unwrap_or_default())
+        self.judged.passed((self.wall)())
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! | answer | means |
 //! |---|---|
-//! | 2xx | done |
+//! | 2xx | done, but for a 202 of semel's own, which is later |
 //! | 400, 410, 413, 415, 422; a key used for another request | refused: poison at once |
 //! | 408, 425, 429, 503, a 409 that says "in progress", no connection | later, for as long as it takes |
 //! | other 5xx, no answer, a broken one | tried again, and counted |
@@ -143,10 +143,6 @@ impl Work for Forward {
         let request = request::of(&call, uri)?;
         match poster.send(request, None).await {
             Sent::Answered(answer) => {
-                if answer.is_in_progress() {
-                    let told = format!("{uri} answered {}: it is still at it", answer.status);
-                    return Err(Failed::later(told));
-                }
                 let signals = Signals::read(answer.status, &answer.headers, &answer.body, SystemTime::now());
                 verdict::judge(uri, &signals)
             }

@@ -16,7 +16,7 @@ pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), Failed> {
     };
     let says = Says::of(signals.status);
     let failed = match (says, signals.code) {
-        (Says::Taken, _) => return Ok(()),
+        (Says::Taken, _) if !signals.is_under_way() => return Ok(()),
         (_, Some(Code::Reused)) => Failed::poison(told).not_applied(),
         // Nobody there knows; asking again brings the same.
         (_, Some(Code::Uncertain)) => Failed::poison(told),
@@ -61,10 +61,12 @@ mod tests {
             .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)))
             .collect();
         let status = StatusCode::from_u16(status).unwrap();
-        judge(
-            &"http://h/in".parse().unwrap(),
-            &Signals::read(status, &headers, b"", std::time::SystemTime::UNIX_EPOCH),
-        )
+        read(status, &headers, b"")
+    }
+
+    fn read(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<(), Failed> {
+        let signals = Signals::read(status, headers, body, std::time::SystemTime::UNIX_EPOCH);
+        judge(&"http://h/in".parse().unwrap(), &signals)
     }
 
     #[test]
@@ -109,6 +111,15 @@ mod tests {
             assert_eq!(judged(409, &[("idempotency-problem", code)]).unwrap_err().kind(), kind, "{code}");
         }
         assert_eq!(judged(500, &[("x-should-retry", "false")]).unwrap_err().kind(), Poison);
+    }
+
+    #[test]
+    fn a_202_of_semels_own_is_not_done_yet() {
+        let headers = HeaderMap::from_iter([("retry-after".parse().unwrap(), HeaderValue::from_static("3"))]);
+        let ours = read(StatusCode::ACCEPTED, &headers, br#"{"state":"in_progress","status_url":null}"#);
+        let failed = ours.unwrap_err();
+        assert_eq!((failed.kind(), failed.pause()), (FailedKind::Later, Some(Duration::from_secs(3))));
+        assert_eq!(read(StatusCode::ACCEPTED, &headers, br#"{"state":"queued"}"#), Ok(()));
     }
 
     #[test]

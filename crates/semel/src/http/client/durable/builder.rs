@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, Uri};
 
 use super::headers::HeaderRules;
-use super::journal::{Clock, Journal, Place, machine_clock};
+use super::journal::{Clocks, Journal, MemoryFile, Place};
 use super::{Credentials, DurableClient};
 use crate::http::client::IdempotentClient;
 use crate::store::StoreError;
@@ -20,7 +20,7 @@ pub struct DurableBuilder<S> {
     rules: HeaderRules,
     credentials: Option<Credentials>,
     place: Place,
-    clock: Clock,
+    clocks: Clocks,
 }
 
 impl<S> DurableBuilder<S> {
@@ -31,7 +31,7 @@ impl<S> DurableBuilder<S> {
             rules: HeaderRules { key, stored: Vec::new(), given_again: Vec::new() },
             credentials: None,
             place: Place { unfinished_max: 10_000, answered_max: 10_000, lease: Duration::from_secs(30) },
-            clock: machine_clock(),
+            clocks: Clocks::of_the_machine(),
         }
     }
 
@@ -81,7 +81,14 @@ impl<S> DurableBuilder<S> {
     /// Judges ages by a clock of the caller's, in milliseconds since 1970: for tests.
     #[doc(hidden)]
     pub fn clock(mut self, clock: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
-        self.clock = Arc::new(clock);
+        self.clocks.wall = Arc::new(clock);
+        self
+    }
+
+    /// Measures spans by a clock of the caller's: for tests.
+    #[doc(hidden)]
+    pub fn steady_clock(mut self, steady: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        self.clocks.steady = Arc::new(steady);
         self
     }
 
@@ -89,9 +96,25 @@ impl<S> DurableBuilder<S> {
     ///
     /// A file that is not a journal, or is damaged, is refused and left as it is.
     pub async fn open(self, path: impl AsRef<Path>) -> Result<DurableClient<S>, StoreError> {
-        let journal = Journal::open(path.as_ref(), self.clock).await?;
+        let journal = Journal::open(path.as_ref(), self.clocks.clone(), self.tolerance()).await?;
+        Ok(self.on(journal))
+    }
+
+    /// Opens a journal in memory: for simulations.
+    #[doc(hidden)]
+    pub fn open_in_memory(self, file: &MemoryFile) -> Result<DurableClient<S>, StoreError> {
+        let journal = Journal::open_in_memory(file, self.clocks.clone(), self.tolerance())?;
+        Ok(self.on(journal))
+    }
+
+    /// Half of the margin before the end of retention is for clocks, the other half for slow attempts.
+    fn tolerance(&self) -> Duration {
+        self.client.policy().margin() / 2
+    }
+
+    fn on(self, journal: Journal) -> DurableClient<S> {
         let (client, place, credentials) = (self.client, self.place, self.credentials);
-        Ok(DurableClient { client, journal, rules: Arc::new(self.rules), credentials, place })
+        DurableClient { client, journal, rules: Arc::new(self.rules), credentials, place }
     }
 }
 

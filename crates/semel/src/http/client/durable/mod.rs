@@ -36,7 +36,8 @@
 //!   send the same key.
 //! - **Secrets stay out.** `Authorization`, `Cookie` and `Proxy-Authorization` are not written down but asked for
 //!   when an intent is resumed. URIs and bodies are written down as they are; the file is made for its owner only.
-//! - **Nothing is sent again beyond the server's retention.** Such an intent is reported and kept for a person.
+//! - **Nothing is sent again beyond the server's retention.** Such an intent is reported and kept for a person. A clock of this
+//!   machine that is set back makes no intent younger; where it cannot be known how old they are, none is sent again.
 //! - **Once written down, it is going to be sent**: by this call or by a later [`resume`](DurableClient::resume),
 //!   also if the caller was told `NotSent` or stopped waiting. [`forget`](DurableClient::forget) takes it back.
 
@@ -62,6 +63,8 @@ mod send;
 
 pub use builder::DurableBuilder;
 pub use journal::State;
+#[doc(hidden)]
+pub use journal::{Disk, MemoryFile};
 pub use resume::{End, Resume, Resumed};
 pub use send::{FromJournal, Unrecorded};
 

@@ -14,7 +14,7 @@ use super::journal::{Claimed, State};
 use super::send::new_owner;
 use crate::http::body::EdgeBody;
 use crate::http::client::error::{BoxError, ClientError};
-use crate::http::client::prepare::{Prepared, write_key};
+use crate::http::client::prepare::{Judged, Prepared, write_key};
 use crate::intent::key::Key;
 use crate::store::StoreError;
 
@@ -64,7 +64,7 @@ impl<S> DurableClient<S> {
     {
         let (mut ended, mut behind) = (Vec::new(), i64::MIN);
         while ended.len() < limit {
-            let owner = new_owner();
+            let (owner, judged) = (new_owner(), self.client.judged_now());
             let Some(claimed) = self.journal.claim_next(behind, owner, self.place.lease).await? else {
                 return Ok(Resume { ended, more: false });
             };
@@ -72,7 +72,7 @@ impl<S> DurableClient<S> {
             let key = claimed.key.clone();
             let end = if claimed.sendable.is_zero() {
                 End::Expired
-            } else if let Some(prepared) = self.prepared(claimed) {
+            } else if let Some(prepared) = self.prepared(claimed, judged) {
                 match self.carry_out(&prepared, owner).await {
                     Ok(response) => End::Answered(Box::new(response)),
                     Err(error) => End::NoAnswer(error),
@@ -88,7 +88,7 @@ impl<S> DurableClient<S> {
     }
 
     /// The request of a row, with its secrets put back; `None` if the row is not one of ours.
-    fn prepared(&self, claimed: Claimed) -> Option<Prepared> {
+    fn prepared(&self, claimed: Claimed, judged: Judged) -> Option<Prepared> {
         let key = Key::new(claimed.key).ok()?;
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(claimed.method.as_bytes()).ok()?;
@@ -102,7 +102,14 @@ impl<S> DurableClient<S> {
         if !head.headers.contains_key(&self.rules.key) {
             write_key(&mut head.headers, &self.rules.key, &key).ok()?;
         }
-        Some(Prepared { key, head, body: claimed.body, sent_before: true, sendable: claimed.sendable })
+        Some(Prepared {
+            key,
+            head,
+            body: claimed.body,
+            sent_before: true,
+            sendable: claimed.sendable,
+            judged,
+        })
     }
 }
 

@@ -40,8 +40,7 @@ impl<S> DurableClient<S> {
         R: Body<Data = Bytes>,
         R::Error: Into<BoxError>,
     {
-        let prepared = Prepared::new(request, self.client.policy()).await;
-        let mut prepared = prepared.map_err(DurableError::Invalid)?;
+        let mut prepared = self.client.prepare(request).await.map_err(DurableError::Invalid)?;
         let owner = new_owner();
         let written = self.written(&prepared)?;
         match self.journal.begin(written, owner, self.place).await? {
@@ -94,6 +93,7 @@ impl<S> DurableClient<S> {
     {
         // In this future, not in a task: whoever stops waiting stops renewing, and another one may go on.
         let mut answered = tokio::select! {
+            biased;
             answered = Box::pin(self.client.send_prepared(prepared)) => answered,
             never = self.keep_claim(prepared, owner) => match never {},
         };
@@ -153,7 +153,9 @@ fn state_after(why: Why) -> State {
 
 fn answer<R: Body<Data = Bytes>>(response: &Response<EdgeBody<R>>) -> Answer {
     let body = response.body();
-    let whole = body.size_hint().exact() == Some(body.data().len() as u64);
+    // What comes without its body is not an answer with an empty one.
+    let not_kept = response.headers().contains_key(IDEMPOTENCY_BODY);
+    let whole = !not_kept && body.size_hint().exact() == Some(body.data().len() as u64);
     // More headers than are kept: better none of them than some.
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     Answer {

@@ -2,19 +2,23 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
+use self::clock::{JournalClock, Moment};
 use crate::store::sqlite::error::Trouble;
 use crate::store::{ErrorKind, Fate, StoreError};
 
+mod clock;
+mod memory_file;
 mod open;
 mod table;
 
+pub(super) use clock::Clocks;
+pub use memory_file::{Disk, MemoryFile};
 pub use table::State;
 pub(super) use table::{Answer, Begun, Claimed, Owner, Place, Written};
 
@@ -26,26 +30,25 @@ const MS_MAX: i64 = 1 << 61;
 
 type Work = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// Milliseconds since 1970.
-pub(super) type Clock = Arc<dyn Fn() -> i64 + Send + Sync>;
+/// Who works on the file.
+#[derive(Clone)]
+enum File {
+    /// A thread of its own: a flush takes as long as the disk takes.
+    Thread(mpsc::Sender<Work>),
+    /// The caller's own task, in memory: for simulations.
+    Memory(MemoryFile),
+}
 
 #[derive(Clone)]
 pub(super) struct Journal {
     path: Arc<PathBuf>,
-    queue: mpsc::Sender<Work>,
-    clock: Clock,
-    latest: Arc<AtomicI64>,
-}
-
-pub(super) fn machine_clock() -> Clock {
-    Arc::new(|| {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        ms(since)
-    })
+    file: File,
+    clock: Arc<JournalClock>,
 }
 
 impl Journal {
-    pub(super) async fn open(path: &Path, clock: Clock) -> Result<Self, StoreError> {
+    /// `tolerance`: how far the file may be ahead of the machine's clock before the age of what is in it counts as unknown.
+    pub(super) async fn open(path: &Path, clocks: Clocks, tolerance: Duration) -> Result<Self, StoreError> {
         let path = std::path::absolute(path).map_err(|error| {
             let message =
                 format!("{:?} is not a path of a file; name one, such as intents.db", path.display());
@@ -55,13 +58,13 @@ impl Journal {
         let (reply, opened) = oneshot::channel();
         let to_open = path.clone();
         let thread = move || {
-            let connection = open::open(&to_open).and_then(|connection| {
-                let latest = table::latest(&connection)?;
-                Ok((connection, latest))
+            let opened = open::open(&to_open).and_then(|mut connection| {
+                let clock = open::clock(&mut connection, clocks, tolerance)?;
+                Ok((connection, clock))
             });
-            let mut connection = match connection {
-                Ok((connection, latest)) => {
-                    let _ = reply.send(Ok(latest));
+            let mut connection = match opened {
+                Ok((connection, clock)) => {
+                    let _ = reply.send(Ok(clock));
                     connection
                 }
                 Err(trouble) => {
@@ -77,29 +80,34 @@ impl Journal {
             let message = "no thread could be started for the journal; raise the limit of threads";
             StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).with_source(error)
         })?;
-        let latest = opened.await.unwrap_or_else(|_| Err(lost()))?;
-        Ok(Self { path: Arc::new(path), queue, clock, latest: Arc::new(AtomicI64::new(latest)) })
+        let clock = opened.await.unwrap_or_else(|_| Err(lost()))?;
+        Ok(Self { path: Arc::new(path), file: File::Thread(queue), clock: Arc::new(clock) })
     }
 
-    /// Never backwards, neither in this process nor behind what the file has seen: an intent that was too old
-    /// must not become young again.
-    pub(super) fn now_ms(&self) -> i64 {
-        let now = (self.clock)().clamp(0, MS_MAX);
-        self.latest.fetch_max(now, Ordering::Relaxed).max(now)
+    pub(super) fn open_in_memory(
+        file: &MemoryFile,
+        clocks: Clocks,
+        tolerance: Duration,
+    ) -> Result<Self, StoreError> {
+        let clock = Arc::new(file.clock(clocks, tolerance)?);
+        Ok(Self { path: Arc::new(PathBuf::from(":memory:")), file: File::Memory(file.clone()), clock })
     }
 
-    /// One transaction. When this returns `Ok` it is on the disk.
+    /// One transaction, at a moment of the journal's clock. When this returns `Ok` it is on the disk.
     async fn commit<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Trouble> + Send + 'static,
+        work: impl FnOnce(&Transaction<'_>, Moment) -> Result<T, Trouble> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let path = Arc::clone(&self.path);
+        let (path, clock) = (Arc::clone(&self.path), Arc::clone(&self.clock));
+        // Now, not when its turn comes: what waits gets older, not younger.
+        let moment = clock.now();
         let job: Work = Box::new(move |connection| {
             let explain = |fate| move |trouble: Trouble| trouble.explain(&path, fate);
             let done = (|| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-                let done = work(&transaction)?;
+                let moment = clock.agree(&transaction, moment)?;
+                let done = work(&transaction, moment)?;
                 Ok::<_, Trouble>((transaction, done))
             })();
             let _ = reply.send(match done {
@@ -111,7 +119,10 @@ impl Journal {
                 },
             });
         });
-        self.queue.send(job).await.map_err(|_| lost())?;
+        match &self.file {
+            File::Thread(queue) => queue.send(job).await.map_err(|_| lost())?,
+            File::Memory(file) => file.work(job).await?,
+        }
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }

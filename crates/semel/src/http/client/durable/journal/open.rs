@@ -4,12 +4,15 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::clock::{self, Clocks, JournalClock};
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 
 use crate::store::sqlite::error::{Trouble, refused};
 
 /// The tables of a new journal.
 const SQL: &str = include_str!("schema.sql");
+/// The table that keeps how far the clock was set back: later than the others.
+const CLOCK_SQL: &str = include_str!("clock.sql");
 /// The version this build reads and writes.
 const VERSION: u32 = 1;
 /// Marks a file as a client's journal (`SEMC`): a store's file is another one.
@@ -49,7 +52,44 @@ pub(super) fn open(path: &Path) -> Result<Connection, Trouble> {
         }
         transaction.commit()?;
     }
+    let has_clock = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'clock'";
+    if connection.query_row(has_clock, [], |row| row.get::<_, i64>(0))? == 0 {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        transaction.execute_batch(CLOCK_SQL)?;
+        transaction.commit()?;
+    }
     Ok(connection)
+}
+
+/// A new journal that is gone with its last user.
+pub(super) fn in_memory() -> Result<Connection, Trouble> {
+    let connection = Connection::open_in_memory()?;
+    connection.execute_batch(SQL)?;
+    connection.execute_batch(CLOCK_SQL)?;
+    Ok(connection)
+}
+
+/// The clock of a journal that is opened. If the file is too far ahead of the machine's clock, what has no answer is too old
+/// from now on.
+pub(super) fn clock(
+    connection: &mut Connection,
+    clocks: Clocks,
+    tolerance: Duration,
+) -> Result<JournalClock, Trouble> {
+    let (clock, too_far_ahead) = JournalClock::open(clocks, clock::seen(connection)?, tolerance);
+    if too_far_ahead {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let moment = clock.now();
+        let intents = transaction.execute(include_str!("too_old.sql"), [moment.now_ms])?;
+        clock::keep(&transaction, moment.set_back_ms())?;
+        transaction.commit()?;
+        tracing::error!(
+            intents,
+            set_back_ms = moment.set_back_ms(),
+            "the journal is ahead of this machine's clock: intents without an answer are not sent again; find out whether they took effect"
+        );
+    }
+    Ok(clock)
 }
 
 /// Whether it has our tables; an error if it is somebody else's.

@@ -92,11 +92,6 @@ pub(in super::super) struct Listed {
     pub(in super::super) uri: String,
 }
 
-/// The latest moment the file has seen.
-pub(super) fn latest(connection: &Connection) -> Result<i64, Trouble> {
-    Ok(connection.query_row("SELECT coalesce(max(changed_at), 0) FROM intent", [], |row| row.get(0))?)
-}
-
 fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
     match row.get(column)? {
         0 => Ok(State::Open),
@@ -114,8 +109,8 @@ impl Journal {
         owner: Owner,
         place: Place,
     ) -> Result<Begun, StoreError> {
-        let now = self.now_ms();
-        self.commit(move |transaction| {
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let lease_until = now + ms(place.lease);
             let found = transaction
                 .prepare_cached(include_str!("find.sql"))?
@@ -181,8 +176,8 @@ impl Journal {
         owner: Owner,
         lease: Duration,
     ) -> Result<Option<Claimed>, StoreError> {
-        let now = self.now_ms();
-        self.commit(move |transaction| {
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let mut next = transaction.prepare_cached(include_str!("claim_next.sql"))?;
             let claimed = next
                 .query_row(params![now, behind, owner, now + ms(lease)], |row| {
@@ -212,12 +207,15 @@ impl Journal {
         owner: Owner,
         lease: Duration,
     ) -> Result<(), StoreError> {
-        let (key, lease_until) = (key.as_str().to_owned(), self.now_ms() + ms(lease));
-        self.commit(move |transaction| {
+        let key = key.as_str().to_owned();
+        self.commit(move |transaction, moment| {
+            let lease_until = moment.now_ms + ms(lease);
+            let now = moment.now_ms;
             transaction.prepare_cached(include_str!("renew.sql"))?.execute(params![
                 key,
                 owner,
-                lease_until
+                lease_until,
+                now
             ])?;
             Ok(())
         })
@@ -230,8 +228,9 @@ impl Journal {
         attempts: u32,
         answer: Answer,
     ) -> Result<(), StoreError> {
-        let (key, now) = (key.as_str().to_owned(), self.now_ms());
-        self.commit(move |transaction| {
+        let key = key.as_str().to_owned();
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let Answer { status, headers, body } = &answer;
             transaction.prepare_cached(include_str!("answer.sql"))?.execute(params![
                 key,
@@ -254,8 +253,9 @@ impl Journal {
         attempts: u32,
         why: String,
     ) -> Result<(), StoreError> {
-        let (key, now) = (key.to_owned(), self.now_ms());
-        self.commit(move |transaction| {
+        let key = key.to_owned();
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let mut leave = transaction.prepare_cached(include_str!("leave.sql"))?;
             leave.execute(params![key, owner, state as i64, now, attempts, why])?;
             Ok(())
@@ -264,15 +264,19 @@ impl Journal {
     }
 
     pub(in super::super) async fn unfinished(&self, limit: u32) -> Result<Vec<Listed>, StoreError> {
-        let now = self.now_ms();
-        self.commit(move |transaction| {
+        let wall_ms = self.clock.wall_ms();
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let mut list = transaction.prepare_cached(include_str!("unfinished.sql"))?;
             let listed = list.query_map([limit], |row| {
+                let (created_ms, until_ms): (i64, i64) = (row.get(2)?, row.get(3)?);
+                // A person reads these by the machine's clock.
+                let set_back_ms = if created_ms > wall_ms { moment.set_back_ms() } else { 0 };
                 Ok(Listed {
                     key: row.get(0)?,
                     state: state(row, 1)?,
-                    created_ms: row.get(2)?,
-                    until_ms: row.get(3)?,
+                    created_ms: created_ms - set_back_ms,
+                    until_ms: until_ms - set_back_ms,
                     attempts: row.get(4)?,
                     claimed: row.get::<_, i64>(5)? > now,
                     why: row.get(6)?,
@@ -287,8 +291,9 @@ impl Journal {
 
     /// Whether it was there and nobody's.
     pub(in super::super) async fn forget(&self, key: &Key) -> Result<bool, StoreError> {
-        let (key, now) = (key.as_str().to_owned(), self.now_ms());
-        self.commit(move |transaction| {
+        let key = key.as_str().to_owned();
+        self.commit(move |transaction, moment| {
+            let now = moment.now_ms;
             let forget = "DELETE FROM intent WHERE key = :key AND lease_until <= :now";
             Ok(transaction.execute(forget, named_params! { ":key": key, ":now": now })? == 1)
         })

@@ -1,0 +1,91 @@
+//! A journal in memory, for simulations: its statements run in the caller's own task, so that virtual time waits for them.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::clock::{Clocks, JournalClock};
+use super::{Work, open};
+use crate::store::sqlite::error::Trouble;
+use crate::store::{ErrorKind, Fate, StoreError};
+
+/// What one commit meets.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Disk {
+    /// It takes this long until it is written,
+    pub before: Duration,
+    /// and this long until its caller knows.
+    pub after: Duration,
+    /// It fails, and this is what became of it.
+    pub fails: Option<Fate>,
+}
+
+/// The file. Clones are the same one: what a process wrote is there for the next.
+#[derive(Clone)]
+pub struct MemoryFile {
+    connection: Arc<Mutex<Option<Connection>>>,
+    disk: Arc<dyn Fn() -> Disk + Send + Sync>,
+}
+
+impl MemoryFile {
+    /// A new one. `disk` is asked before each commit.
+    ///
+    /// # Errors
+    /// When SQLite has no memory.
+    pub fn new(disk: impl Fn() -> Disk + Send + Sync + 'static) -> Result<Self, StoreError> {
+        let connection = open::in_memory().map_err(explain)?;
+        Ok(Self { connection: Arc::new(Mutex::new(Some(connection))), disk: Arc::new(disk) })
+    }
+
+    /// Frees its memory, whoever still holds it. Nothing can be read or written any more.
+    pub fn close(&self) {
+        *self.connection() = None;
+    }
+
+    pub(super) fn clock(&self, clocks: Clocks, tolerance: Duration) -> Result<JournalClock, StoreError> {
+        let mut connection = self.connection();
+        let connection = connection.as_mut().ok_or_else(closed)?;
+        open::clock(connection, clocks, tolerance).map_err(explain)
+    }
+
+    pub(super) async fn work(&self, work: Work) -> Result<(), StoreError> {
+        let disk = (self.disk)();
+        takes(disk.before).await;
+        if disk.fails != Some(Fate::NotApplied)
+            && let Some(connection) = &mut *self.connection()
+        {
+            work(connection);
+        }
+        takes(disk.after).await;
+        match disk.fails {
+            None => Ok(()),
+            Some(fate) => Err(StoreError::new(ErrorKind::Unavailable, fate, "the simulated disk failed")),
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn takes(time: Duration) {
+    if !time.is_zero() {
+        tokio::time::sleep(time).await;
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, "the simulated file is closed")
+}
+
+fn explain(trouble: Trouble) -> StoreError {
+    trouble.explain(":memory:".as_ref(), Fate::NotApplied)
+}
+
+impl fmt::Debug for MemoryFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryFile").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,66 @@
+//! Telling semel's own 202 from a service's: one predicate for everything that reads answers.
+
+use http::header::{HeaderName, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+
+/// The longest body of such a 202. Whoever reads less of an answer cannot tell.
+#[cfg_attr(not(feature = "client"), allow(dead_code))]
+pub(crate) const IN_PROGRESS_BYTES_MAX: usize = 4 << 10;
+
+/// The header that says it. What answers HTTP and what only posts do not share a feature, so it is named here too.
+const PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
+/// And what it says.
+const CODE: &str = "IDEMPOTENCY_REQUEST_IN_PROGRESS";
+
+/// Whether that is a 202 of semel's own, the layer's or the gateway's: an attempt under the same key is under way, and
+/// may still fail. Any other 202 is the service's word that it has taken it. A header says so; earlier releases said it
+/// in the body only.
+pub(crate) fn is_in_progress(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Accepted {
+        state: String,
+    }
+    if status != StatusCode::ACCEPTED {
+        return false;
+    }
+    if headers.get(PROBLEM).is_some_and(|code| code == CODE) {
+        return true;
+    }
+    headers.contains_key(RETRY_AFTER)
+        && serde_json::from_slice::<Accepted>(body).is_ok_and(|accepted| accepted.state == "in_progress")
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn only_semel_s_own_202_is_still_under_way() {
+        let is = |status: u16, retry: bool, body: &str| {
+            let mut headers = HeaderMap::new();
+            if retry {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            is_in_progress(StatusCode::from_u16(status).unwrap(), &headers, body.as_bytes())
+        };
+        let ours = r#"{"state":"in_progress","status_url":"/.semel/intents/1"}"#;
+        assert!(is(202, true, ours));
+        for (status, retry, body) in
+            [(200, true, ours), (202, false, ours), (202, true, ""), (202, true, r#"{"state":"queued"}"#)]
+        {
+            assert!(!is(status, retry, body), "{status} {retry} {body}");
+        }
+        let said = HeaderMap::from_iter([(PROBLEM, HeaderValue::from_static(CODE))]);
+        assert!(is_in_progress(StatusCode::ACCEPTED, &said, b""));
+        assert!(!is_in_progress(StatusCode::CONFLICT, &said, b""));
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn it_is_named_as_the_layer_names_it() {
+        assert_eq!(PROBLEM, crate::http::headers::IDEMPOTENCY_PROBLEM);
+        assert_eq!(CODE, crate::http::Code::InProgress.as_str());
+    }
+}
