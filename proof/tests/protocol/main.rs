@@ -1,9 +1,8 @@
-//! The protocol under simulation and under real kills, judged from outside.
+//! The protocol under real kills, judged from outside.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod crash_matrix;
 mod rolling_restart;
 mod scene;
-mod simulation;
 mod stalled_owner;
 mod store_lost;
