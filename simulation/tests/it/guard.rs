@@ -1,6 +1,6 @@
 //! The world of the guard: a thousand histories, planted bugs, known defects.
 
-use simulation::known::assert_known_defect;
+use simulation::known::{assert_known_defect, assert_mended};
 use simulation::play;
 use simulation::worlds::guard::GuardWorld;
 
@@ -39,17 +39,17 @@ fn refusing_late_outcomes_is_safe_but_leaves_more_doubt() {
 
 #[test]
 fn a_call_on_the_wire_is_covered_by_the_settle_delay() {
-    assert_known_defect::<GuardWorld>("guard_call_on_the_wire_when_not_found_is_believed");
+    assert_mended::<GuardWorld>("guard_call_on_the_wire_when_not_found_is_believed");
 }
 
 #[test]
 fn work_that_lost_its_claim_is_over_before_not_found_is_believed() {
-    assert_known_defect::<GuardWorld>("guard_claim_lost_while_it_works");
+    assert_mended::<GuardWorld>("guard_claim_lost_while_it_works");
 }
 
 #[test]
 fn a_renewal_that_hangs_does_not_outlive_the_lease() {
-    assert_known_defect::<GuardWorld>("guard_renewal_hangs_past_the_lease");
+    assert_mended::<GuardWorld>("guard_renewal_hangs_past_the_lease");
 }
 
 #[test]

@@ -341,6 +341,7 @@ impl<S: Store> Guarded<S> {
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+                Ran::ClaimLost => Err(GuardError::ClaimLost { verdict }),
             };
             crash::point(crash::BEFORE_ANSWER);
             drop(permit);
@@ -349,23 +350,25 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Runs the work to its end and renews its lease meanwhile.
+    ///
+    /// A claim that is lost does not end the work: what it does cannot be taken back, and its outcome may still be the
+    /// first to arrive. But where a lookup may say "not applied" once the settle delay is over, opaque work is dropped
+    /// at once, so that the whole delay is there for a call it has sent. The lease is looked at first: a process that
+    /// stood still does not send one more.
     async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
+        let lost = self.keep_lease(held.ticket, held.asked);
+        if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
+            return tokio::select! {
+                biased;
+                () = lost => Ran::ClaimLost,
+                ran = &mut work => ran,
+            };
+        }
         tokio::select! {
             biased;
             ran = &mut work => ran,
-            () = self.keep_lease(held.ticket, held.asked) => self.without_claim(work).await,
+            () = lost => work.await,
         }
-    }
-
-    /// The claim is lost, the work goes on: what it does cannot be taken back, and its outcome may still be
-    /// the first to arrive. But where a lookup may decide "not applied" once the settle delay is over, the work
-    /// must not have its effect after that.
-    async fn without_claim<T>(&self, work: impl Future<Output = Ran<T>>) -> Ran<T> {
-        if self.of.lookup.is_none() {
-            return work.await;
-        }
-        let settle = self.of.policy.settle;
-        tokio::time::timeout(settle, work).await.unwrap_or(Ran::TimedOut(settle))
     }
 
     /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
@@ -403,6 +406,7 @@ impl<S: Store> Guarded<S> {
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+                Ran::ClaimLost => Err(GuardError::ClaimLost { verdict }),
             });
         });
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
@@ -437,6 +441,8 @@ enum Ran<T> {
     Returned(Execution, T),
     Panicked,
     TimedOut(Duration),
+    /// It was dropped because its claim was lost.
+    ClaimLost,
 }
 
 impl<T> Ran<T> {
@@ -444,7 +450,7 @@ impl<T> Ran<T> {
     fn told(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
         match self {
             Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(&execution.outcome)),
-            Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
+            Self::Panicked | Self::TimedOut(_) | Self::ClaimLost => (Ended::Unknown.verdict(effect), None),
         }
     }
 }

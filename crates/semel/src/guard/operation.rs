@@ -228,9 +228,9 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
-    /// be believed: longer than the slowest call may still be under way. Work whose claim is lost (its lease
-    /// could not be renewed) is dropped after the same time, so that it cannot have its effect later than
-    /// "not found" was believed; only a process that stands still altogether can.
+    /// be believed: longer than a call that was sent may still be on its way, and than the store's clock may jump
+    /// ahead. Opaque work whose claim is lost (its lease could not be renewed) is dropped at that moment, so that
+    /// it sends nothing any more; only a process that stands still in the very act of sending can.
     pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
         self.with(|of| {
             of.lookup = Some(Arc::new(lookup));

@@ -1,7 +1,7 @@
 //! Doubt, outages and leases that end too early: cases in which a guard could run twice or forget.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel::guard::Guarded;
@@ -168,17 +168,25 @@ async fn outage(down: &AtomicBool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
-    let (inner, effects) = (store(), Effects::default());
-    let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(300));
-    let (mine, first) = (effects.clone(), pay.clone());
+    let (start, ahead_ms) = (tokio::time::Instant::now(), Arc::new(AtomicU64::new(0)));
+    let jump = Arc::clone(&ahead_ms);
+    let clock =
+        move || StoreTime(1_000_000 + start.elapsed().as_millis() as u64 + jump.load(Ordering::SeqCst));
+    let lookup = |_| async { Found::NotApplied };
+    let guard = Guard::new(MemoryStore::with_clock(clock));
+    let pay = guard.operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let (effects, first) = (Effects::default(), pay.clone());
+    let mine = effects.clone();
     let first = tokio::spawn(async move {
         let work = |_| async move {
-            tokio::time::sleep(Duration::from_secs(120)).await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
             Ok::<_, Failure>(mine.happen())
         };
         first.once(&acme(), &key("k"), &(), work).await
     });
-    outage(&down).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Its lease and the settle delay are over by the store's clock, and it has not heard of that yet.
+    ahead_ms.store(60_000, Ordering::SeqCst);
     let second = pay.once::<u32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
     assert!(matches!(second, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{second:?}");
     assert!(first.await.unwrap().unwrap().stored);
@@ -186,7 +194,7 @@ async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_lost_its_claim_is_over_before_a_lookup_may_say_not_applied() {
+async fn opaque_work_that_lost_its_claim_is_dropped_where_a_lookup_may_say_not_applied() {
     let (inner, effects) = (store(), Effects::default());
     let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(10));
     // Another process: it knows nothing of the owner here.
@@ -204,9 +212,39 @@ async fn work_that_lost_its_claim_is_over_before_a_lookup_may_say_not_applied() 
     let mine = effects.clone();
     let second = elsewhere.once(&acme(), &key("k"), &(), |_| async move { Ok(mine.happen()) }).await;
     let first = first.await.unwrap();
-    assert!(matches!(first, Err(OnceError::Guard(GuardError::TimedOut { .. }))), "{first:?}");
+    assert!(matches!(first, Err(OnceError::Guard(GuardError::ClaimLost { .. }))), "{first:?}");
     tokio::time::sleep(Duration::from_secs(200)).await;
     assert_eq!(effects.count(), 1, "{second:?}");
+}
+
+/// Renewals hang from the first second on. The claim is lost when the lease ends and not a renewal's patience later,
+/// and the work is dropped then: the settle delay belongs to what it has sent.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_lost_when_its_lease_ends_also_while_a_renewal_hangs() {
+    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Hangs } else { Fault::None });
+    let lookup = |_| async { Found::Unknown };
+    let begun = tokio::time::Instant::now();
+    let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let forever = |_| async {
+        std::future::pending::<()>().await;
+        Ok::<_, Failure>(1)
+    };
+    let lost = pay.once(&acme(), &key("k"), &(), forever).await;
+    assert!(matches!(lost, Err(OnceError::Guard(GuardError::ClaimLost { .. }))), "{lost:?}");
+    assert_eq!(begun.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyed_work_that_lost_its_claim_goes_on() {
+    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Refused } else { Fault::None });
+    let lookup = |_| async { Found::NotApplied };
+    let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let pay = pay.effect(Effect::Keyed).unwrap();
+    let slow = |_| async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok::<_, Failure>(1)
+    };
+    assert!(pay.once(&acme(), &key("k"), &(), slow).await.unwrap().stored);
 }
 
 #[tokio::test(start_paused = true)]

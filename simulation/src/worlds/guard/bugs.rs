@@ -16,6 +16,7 @@ pub(super) const NAMES: &[&str] = &[
     "downstream key differs by attempt",
     "leases are not renewed",
     "a finish is acknowledged before it is durable",
+    "settle delay is ignored",
     "the lookup is known to the reconciler only",
     "a caller that leaves frees its claim",
     "an outage is taken for permission",

@@ -52,9 +52,6 @@ fn draw_one(rng: &mut Rng) -> (Plan, bool) {
         rough_work: !calm && rng.bool(),
     };
     let mut settings = settings(rng, calm);
-    if !LOST_CLAIMS && settings.looks_up_opaque() {
-        settings.effects = Effects::Keyed;
-    }
     if !LAPSES_TWICE && mix.faults > 0 {
         settings.lease_ms = settings.lease_ms.max(30_000);
     }
@@ -388,5 +385,3 @@ const EXPIRES_WHILE_CLAIMING: bool = false;
 const LEAVES_WHILE_GIVING_BACK: bool = false;
 /// Claims that lapse a second time before their answer comes.
 const LAPSES_TWICE: bool = false;
-/// Opaque work that loses its claim where a lookup may be believed.
-const LOST_CLAIMS: bool = false;

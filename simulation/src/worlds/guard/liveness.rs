@@ -66,7 +66,8 @@ pub(super) async fn judge(plan: &Plan, fleet: &mut Fleet, shared: &Shared, stage
 /// Where nothing goes wrong an owner keeps its lease, and its duplicates are told that it is in flight.
 fn calm(plan: &Plan, pages: &Pages) -> Verdicts {
     let uncertain = pages.calls.iter().position(|call| call.given == Some(Given::Uncertain));
-    match uncertain.filter(|_| plan.is_calm()) {
+    let killed = pages.calls.iter().any(|call| pages.was_killed(&call.process));
+    match uncertain.filter(|_| plan.is_calm() && !killed) {
         Some(call) => broken("nothing is uncertain while nothing goes wrong", format!("call {call}")),
         None => Ok(()),
     }

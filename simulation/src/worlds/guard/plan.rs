@@ -379,7 +379,7 @@ impl Plan {
     }
 
     /// The shortest settle delay semel's documentation allows: it covers what may still be under way when a claim is
-    /// lost (a call on the wire, a process that stands still, a clock that jumps ahead).
+    /// lost (a call on the wire, a clock that jumps ahead).
     pub fn settle_ms_min(&self) -> u64 {
         if !self.settings.looks_up_opaque() {
             return 0;
