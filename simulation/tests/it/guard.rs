@@ -59,8 +59,8 @@ fn an_outcome_too_large_for_the_store_is_recorded_without_its_body() {
 
 #[test]
 fn a_claim_that_is_given_back_is_not_the_one_that_runs() {
-    assert_known_defect::<GuardWorld>("guard_give_back_shares_owner");
-    assert_known_defect::<GuardWorld>("guard_given_back_while_it_runs");
+    assert_mended::<GuardWorld>("guard_give_back_shares_owner");
+    assert_mended::<GuardWorld>("guard_given_back_while_it_runs");
 }
 
 #[test]
@@ -70,20 +70,20 @@ fn a_claim_made_while_the_clock_was_far_ahead_is_not_in_flight_until_then() {
 
 #[test]
 fn a_claim_answered_after_its_lease_does_not_run() {
-    assert_known_defect::<GuardWorld>("guard_claim_answered_after_its_lease");
+    assert_mended::<GuardWorld>("guard_claim_answered_after_its_lease");
 }
 
 #[test]
 fn a_key_that_expires_while_it_is_claimed_does_not_run() {
-    assert_known_defect::<GuardWorld>("guard_key_expires_while_claiming");
+    assert_mended::<GuardWorld>("guard_key_expires_while_claiming");
 }
 
 #[test]
 fn a_caller_that_leaves_while_its_claim_is_given_back_leaves_no_doubt() {
-    assert_known_defect::<GuardWorld>("guard_caller_leaves_while_giving_back");
+    assert_mended::<GuardWorld>("guard_caller_leaves_while_giving_back");
 }
 
 #[test]
 fn a_claim_that_lapses_twice_is_given_back_twice() {
-    assert_known_defect::<GuardWorld>("guard_claim_lapses_twice");
+    assert_mended::<GuardWorld>("guard_claim_lapses_twice");
 }

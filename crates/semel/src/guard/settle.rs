@@ -40,6 +40,13 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
     }
 }
 
+/// What asking for a claim came to.
+pub(super) struct Asked {
+    pub(super) claimed: Claimed,
+    /// An earlier try may have gone through; it is being given back under the claim's owner.
+    pub(super) given_back: bool,
+}
+
 /// Somebody holds the key, and who it is cannot be seen: a transaction that is still open, which may be our own
 /// earlier try. Where nothing of ours is in doubt that is in flight like any other; where something is, it is no
 /// answer yet.
@@ -80,7 +87,7 @@ impl<S: Store> Guarded<S> {
 
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
     /// that went through unseen is given to its owner once more.
-    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Asked, StoreError> {
         let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
@@ -94,10 +101,10 @@ impl<S: Store> Guarded<S> {
                     if tries == CLAIM_TRIES {
                         // Nothing runs for this caller; whatever becomes of its earlier try is given back.
                         self.give_back_later(claim);
-                        return Ok(claimed);
+                        return Ok(Asked { claimed, given_back: true });
                     }
                 }
-                Ok(claimed) => return Ok(claimed),
+                Ok(claimed) => return Ok(Asked { claimed, given_back: false }),
                 Err(error) => {
                     // One try in doubt leaves the claim in doubt, whatever is known of the others.
                     doubt |= error.fate() != Fate::NotApplied;
@@ -135,6 +142,14 @@ impl<S: Store> Guarded<S> {
             intent = super::shown(&claim.intent),
             "a claim in doubt was left to its lease"
         );
+    }
+
+    /// Gives back a claim that came too late to be run, while its caller waits. A caller that leaves meanwhile leaves
+    /// that to the background.
+    pub(super) async fn give_back_lapsed(&self, claim: &Claim) {
+        let mut doubt = ClaimInDoubt::new(self, claim);
+        self.give_back(claim.clone()).await;
+        doubt.settled = true;
     }
 
     /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.
@@ -228,6 +243,16 @@ impl<S: Store> Guarded<S> {
         match finished {
             Finished::Recorded => self.of.metrics.finalize(FinishStatus::Recorded),
             Finished::Already => self.of.metrics.finalize(FinishStatus::Already),
+            Finished::Other(state) => {
+                self.of.metrics.finalize(FinishStatus::OwnerMismatch);
+                tracing::error!(
+                    operation = self.of.operation.as_str(),
+                    intent = super::shown(intent),
+                    epoch = ticket.epoch.0,
+                    state = state.as_str(),
+                    "the outcome is not stored: this claim had been finished differently before"
+                );
+            }
             Finished::Stale => {
                 self.of.metrics.finalize(FinishStatus::OwnerMismatch);
                 tracing::error!(
@@ -238,7 +263,7 @@ impl<S: Store> Guarded<S> {
                 );
             }
         }
-        finished != Finished::Stale
+        matches!(finished, Finished::Recorded | Finished::Already)
     }
 
     /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
@@ -339,7 +364,7 @@ impl<'a, S: Store> ClaimInDoubt<'a, S> {
         Self { guarded, claim, settled: false }
     }
 
-    pub(super) fn settle(mut self, result: &Result<Claimed, StoreError>) {
+    pub(super) fn settle(mut self, result: &Result<Asked, StoreError>) {
         self.settled = match result {
             Ok(_) => true,
             // Where the work runs all the same, its outcome will be recorded: nothing to give back.

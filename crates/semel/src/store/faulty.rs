@@ -46,6 +46,8 @@ pub enum Fault {
     RequestLost,
     /// It is carried out after this long.
     Slow(Duration),
+    /// It is carried out, and answered after this long.
+    AnswerSlow(Duration),
     /// It never returns, and is not carried out.
     Hangs,
     /// It is carried out, and never returns.
@@ -94,6 +96,11 @@ impl<S> Faulty<S> {
             Fault::Slow(pause) => {
                 tokio::time::sleep(pause).await;
                 request.await
+            }
+            Fault::AnswerSlow(pause) => {
+                let answer = request.await;
+                tokio::time::sleep(pause).await;
+                answer
             }
             Fault::Hangs => std::future::pending().await,
             Fault::AnswerHangs => {

@@ -396,3 +396,52 @@ async fn an_unseen_transaction_is_in_flight_at_once_where_nothing_is_in_doubt() 
     assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
     assert_eq!(claims.load(Ordering::SeqCst), 1);
 }
+
+/// A caller that waits runs under another owner than its own give-back: that one would free the claim of the work.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_caller_does_not_share_its_owner_with_its_give_back() {
+    for hidden in 4..9 {
+        let (inner, effects) = (store(), Effects::default());
+        let wait = InFlight::Wait(Duration::from_secs(60));
+        let guard = Guard::new(Hiding::new(&inner, 1..hidden));
+        let pay = guard.operation("pay").unwrap().in_flight(wait).unwrap();
+        for replayed in [false, true] {
+            let mine = effects.clone();
+            let work = |_| async move {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                Ok::<_, Failure>(mine.happen())
+            };
+            let reply = pay.once(&acme(), &key("k"), &(), work).await.unwrap();
+            assert_eq!((reply.stored, reply.replayed), (true, replayed), "{hidden}");
+        }
+        assert_eq!(effects.count(), 1, "{hidden}");
+    }
+}
+
+/// Its answer comes after another process had "not applied" believed and ran it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_answered_after_its_lease_does_not_run() {
+    let (inner, effects) = (store(), Effects::default());
+    let operation = |first: Fault| {
+        let claims = AtomicU32::new(0);
+        let store = Faulty::new(inner.clone(), move |call| match call {
+            Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => first,
+            _ => Fault::None,
+        });
+        let lookup = |_| async { Found::NotApplied };
+        let pay = Guard::new(store).operation("pay").unwrap().lookup(lookup, Duration::from_secs(1));
+        pay.lease(Duration::from_secs(2)).unwrap()
+    };
+    let (slow, quick) = (operation(Fault::AnswerSlow(Duration::from_secs(4))), operation(Fault::None));
+    let mine = effects.clone();
+    let first = tokio::spawn(async move {
+        slow.once(&acme(), &key("k"), &(), |_| async move { Ok::<_, Failure>(mine.happen()) }).await
+    });
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let mine = effects.clone();
+    let second =
+        quick.once(&acme(), &key("k"), &(), |_| async move { Ok::<_, Failure>(mine.happen()) }).await;
+    assert!(!second.unwrap().replayed);
+    assert!(first.await.unwrap().unwrap().replayed);
+    assert_eq!(effects.count(), 1);
+}

@@ -51,16 +51,7 @@ fn draw_one(rng: &mut Rng) -> (Plan, bool) {
         faults: if calm { 0 } else { *rng.choice(&[0, 2, 6, 15, 30]).unwrap_or(&0) },
         rough_work: !calm && rng.bool(),
     };
-    let mut settings = settings(rng, calm);
-    if !LAPSES_TWICE && mix.faults > 0 {
-        settings.lease_ms = settings.lease_ms.max(30_000);
-    }
-    if !LEAVES_WHILE_GIVING_BACK
-        && mix.faults > 0
-        && matches!(settings.in_flight, WhenInFlight::Accept { .. })
-    {
-        settings.in_flight = WhenInFlight::Reject;
-    }
+    let settings = settings(rng, calm);
     let mut acts = Vec::new();
     let mut at_ms = 0;
     let calls = rng.usize(3..40);
@@ -71,7 +62,7 @@ fn draw_one(rng: &mut Rng) -> (Plan, bool) {
         let does = match rng.u32(0..100) {
             0..6 if mix.crashes => Does::Crash { process },
             6..9 => Does::Restart { process },
-            9..16 if mix.stalls => Does::Stall { process, ms: stall_ms(rng, &settings) },
+            9..16 if mix.stalls => Does::Stall { process, ms: rng.u64(10..3 * settings.lease_ms) },
             16..22 if mix.jumps => Does::Jump { ms: jump_ms(rng, &settings) },
             22..26 if mix.outages => {
                 Does::Down { ms: rng.u64(200..3 * settings.lease_ms + 2_000), hangs: rng.bool() }
@@ -84,9 +75,7 @@ fn draw_one(rng: &mut Rng) -> (Plan, bool) {
                     hangs: rng.bool(),
                 }
             }
-            34..42 if LATE_CLAIM_ANSWERS || !(mix.stalls || mix.faults > 0) => {
-                Does::Decide { pick: rng.usize(0..8) }
-            }
+            34..42 => Does::Decide { pick: rng.usize(0..8) },
             _ => call(rng, &settings, process, &mix),
         };
         acts.push(Act { at_ms, does });
@@ -119,7 +108,7 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
         open: rng.u32(0..5) == 0,
         time_ordered,
         retention_ms: match rng.u32(0..3) {
-            0 if !time_ordered || EXPIRES_WHILE_CLAIMING => rng.u64(2_000..15_000),
+            0 => rng.u64(2_000..15_000),
             _ => 24 * 60 * 60 * 1_000,
         },
         timeout_ms: (!calm && rng.u32(0..6) == 0).then(|| rng.u64(200..4_000)),
@@ -127,13 +116,6 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
         sweep_every_ms: rng.bool().then(|| rng.u64(500..5_000)),
         outcome_bytes_max: (rng.u32(0..4) == 0).then_some(1_000),
         latency_ms: *rng.choice(&[0, 1, 20]).unwrap_or(&0),
-    }
-}
-
-fn stall_ms(rng: &mut Rng, settings: &Settings) -> u64 {
-    match settings.lookup {
-        Some(lookup) if settings.looks_up_opaque() => rng.u64(1..lookup.settle_ms / 3 + 2),
-        _ => rng.u64(10..3 * settings.lease_ms),
     }
 }
 
@@ -186,9 +168,7 @@ fn call(rng: &mut Rng, settings: &Settings, process: usize, mix: &Mixture) -> Do
         key: rng.usize(0..settings.keys),
         other_request: rng.u32(0..20) == 0,
         work,
-        leaves_ms: ((LEAVES_WHILE_GIVING_BACK || mix.faults == 0)
-            && rng.u32(0..if mix.calm { 8 } else { 5 }) == 0)
-            .then(|| rng.u64(0..3_000)),
+        leaves_ms: (rng.u32(0..if mix.calm { 8 } else { 5 }) == 0).then(|| rng.u64(0..3_000)),
     }
 }
 
@@ -236,9 +216,9 @@ fn fault(rng: &mut Rng) -> StoreFault {
         1 => Fault::Lost,
         2 => Fault::AnswerLost,
         3 | 4 => Fault::Late { ms: late_ms(rng) },
-        5 if request != Request::Claim || LATE_CLAIM_ANSWERS => Fault::AnswerLate { ms: late_ms(rng) },
+        5 => Fault::AnswerLate { ms: late_ms(rng) },
         6 => Fault::Hangs,
-        7 if request == Request::Claim && HIDDEN_CLAIMS => Fault::Hidden { ms: rng.u64(100..12_000) },
+        7 if request == Request::Claim => Fault::Hidden { ms: rng.u64(100..12_000) },
         _ => Fault::AnswerHangs,
     };
     // Faults come in groups: one that hangs is often followed by another.
@@ -371,17 +351,7 @@ fn plainer(does: Does) -> Vec<Does> {
 
 // What today's code is known not to survive; `tests/known/` has a history of each.
 
-/// Claims that are hidden by their own open transaction.
-const HIDDEN_CLAIMS: bool = false;
 /// The store's clock jumps by more than the longest lease.
 const FAR_JUMPS: bool = false;
 /// Outcomes that the store finds too large.
 const LARGE_OUTCOMES: bool = false;
-/// Claims whose answer comes after their lease has ended.
-const LATE_CLAIM_ANSWERS: bool = false;
-/// Keys that expire between the check of their age and their claim.
-const EXPIRES_WHILE_CLAIMING: bool = false;
-/// Callers that leave while their lapsed claim is given back.
-const LEAVES_WHILE_GIVING_BACK: bool = false;
-/// Claims that lapse a second time before their answer comes.
-const LAPSES_TWICE: bool = false;

@@ -122,6 +122,8 @@ pub(super) struct Pages {
     on_the_wire: BTreeMap<usize, u32>,
     /// Processes that ended after a drain that left nothing.
     pub(super) drained: Vec<Process>,
+    /// A finish under an old epoch that changed the record.
+    pub(super) not_fenced: Vec<String>,
     /// An answer that said "stored" and was not.
     pub(super) not_stored: Vec<(usize, Duration, Duration, String)>,
 }

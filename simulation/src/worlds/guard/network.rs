@@ -343,7 +343,14 @@ impl Store for Network {
         let silent = self.shared.stage.has("a finish is acknowledged before it is durable");
         let carry_out = async move {
             unlocked(&shared, &ticket.id).await;
-            shared.store.finish(ticket, finish).await
+            let before = shared.store.get(ticket.id).await?.map(|record| record.head);
+            let finished = shared.store.finish(ticket, finish).await;
+            let after = shared.store.get(ticket.id).await?.map(|record| record.head);
+            if before != after && before.is_some_and(|head| head.epoch != ticket.epoch) {
+                let key = shared.key_of(&ticket.id).unwrap_or_default();
+                shared.ledger.pages().not_fenced.push(format!("key {key}: {before:?}, then {after:?}"));
+            }
+            finished
         };
         if silent && matches!(self.shared.next(Request::Finish, &self.cut), Some(Fault::Lost | Fault::Hangs))
         {

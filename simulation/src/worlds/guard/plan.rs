@@ -384,7 +384,7 @@ impl Plan {
         if !self.settings.looks_up_opaque() {
             return 0;
         }
-        self.wire_ms() + self.stalled_ms() + self.ahead_ms() + 2 * self.settings.latency_ms + MARGIN_MS
+        self.wire_ms() + self.ahead_ms() + 2 * self.settings.latency_ms + MARGIN_MS
     }
 
     /// Whether the settings are ones semel's documentation allows.

@@ -29,6 +29,7 @@ pub(super) async fn judge(plan: &Plan, shared: &Shared, clock: &StoreClock) -> V
     judge.effects()?;
     judge.runs()?;
     judge.unguarded()?;
+    judge.fence()?;
     judge.answers()?;
     judge.stored()?;
     judge.replays()?;
@@ -123,6 +124,13 @@ impl Judge<'_> {
                 "work runs unguarded only where that is allowed and the store did not answer",
                 format!("key {key}"),
             ),
+            None => Ok(()),
+        }
+    }
+
+    fn fence(&self) -> Verdicts {
+        match self.pages.not_fenced.first() {
+            Some(what) => broken("a finish under an old epoch changes nothing", what.clone()),
             None => Ok(()),
         }
     }
