@@ -54,7 +54,8 @@ fn a_renewal_that_hangs_does_not_outlive_the_lease() {
 
 #[test]
 fn an_outcome_too_large_for_the_store_is_recorded_without_its_body() {
-    assert_known_defect::<GuardWorld>("guard_outcome_too_large");
+    assert_mended::<GuardWorld>("guard_outcome_too_large");
+    assert_mended::<GuardWorld>("guard_found_outcome_too_large");
 }
 
 #[test]

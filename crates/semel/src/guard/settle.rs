@@ -230,12 +230,42 @@ impl<S: Store> Guarded<S> {
             let error = match asked {
                 Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
                 Ok(_) => return Box::pin(self.superseded(*ticket)).await,
+                Err(error) if error.kind() == ErrorKind::TooLarge => {
+                    return Box::pin(self.finish_smaller(intent, *ticket, finish())).await;
+                }
                 Err(error) => error,
             };
             tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
             self.finish_later(intent, *ticket, finish());
             Recorded::NotYet
         }
+    }
+
+    /// The store takes less than stores in general do: less of the outcome is recorded, at the least that it is done.
+    async fn finish_smaller(&self, intent: &Intent, ticket: Ticket, finish: Finish) -> Recorded {
+        let mut smaller = finish.smaller();
+        while let Some(finish) = smaller {
+            let request = pin!(self.of.guard.inner.store.finish(ticket, finish.clone()));
+            match self.ask(Phase::Finish, request).await {
+                Ok(finished) if self.is_ours(intent, &ticket, finished) => {
+                    self.left_out(intent);
+                    return Recorded::Yes;
+                }
+                Ok(_) => return self.superseded(ticket).await,
+                Err(error) if error.kind() == ErrorKind::TooLarge => smaller = finish.smaller(),
+                Err(_) => {
+                    self.finish_later(intent, ticket, finish);
+                    return Recorded::NotYet;
+                }
+            }
+        }
+        self.of.metrics.finalize(FinishStatus::Lost);
+        Recorded::NotYet
+    }
+
+    fn left_out(&self, intent: &Intent) {
+        let (operation, intent) = (self.of.operation.as_str(), super::shown(intent));
+        tracing::warn!(operation, intent, "the outcome is larger than the store takes; its body is not kept");
     }
 
     /// Counts a finish that was answered; says whether the outcome that stands is this one's.
@@ -296,7 +326,7 @@ impl<S: Store> Guarded<S> {
         });
     }
 
-    async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
+    async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, mut finish: Finish) {
         let started = tokio::time::Instant::now();
         for attempt in 0.. {
             if attempt > 0 {
@@ -311,6 +341,12 @@ impl<S: Store> Guarded<S> {
                 }
                 Err(error) => error,
             };
+            let smaller = finish.smaller().filter(|_| error.kind() == ErrorKind::TooLarge);
+            if let Some(smaller) = smaller {
+                self.left_out(intent);
+                finish = smaller;
+                continue;
+            }
             let hopeless = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
                 || started.elapsed() >= UNRECORDED_MAX;
             if hopeless {

@@ -9,6 +9,7 @@ use super::{
     Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
+use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::store::protect::Protection;
 
@@ -70,12 +71,26 @@ type Script = Arc<dyn Fn(Call) -> Fault + Send + Sync>;
 pub struct Faulty<S> {
     store: S,
     script: Script,
+    outcome_bytes_max: usize,
 }
 
 impl<S> Faulty<S> {
     /// Wraps `store`.
     pub fn new(store: S, script: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
-        Self { store, script: Arc::new(script) }
+        Self { store, script: Arc::new(script), outcome_bytes_max: usize::MAX }
+    }
+
+    /// Takes no larger outcome: a store's bound may be below the library's.
+    pub fn outcome_bytes_max(mut self, outcome_bytes_max: usize) -> Self {
+        self.outcome_bytes_max = outcome_bytes_max;
+        self
+    }
+
+    fn check_size(&self, outcome: Option<&Outcome>) -> Result<(), StoreError> {
+        if outcome.is_none_or(|outcome| outcome.encoded_len() <= self.outcome_bytes_max) {
+            return Ok(());
+        }
+        Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, "too large on purpose"))
     }
 
     async fn play<T>(
@@ -131,6 +146,7 @@ impl<S: Store> Store for Faulty<S> {
         self.play(Call::Renew, self.store.renew(ticket, lease_ms)).await
     }
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        self.check_size(finish.outcome.as_ref())?;
         self.play(Call::Finish, self.store.finish(ticket, finish)).await
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
@@ -140,6 +156,7 @@ impl<S: Store> Store for Faulty<S> {
         self.play(Call::List, self.store.list(filter)).await
     }
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        self.check_size(decide.outcome.as_ref())?;
         self.play(Call::Decide, self.store.decide(id, decide)).await
     }
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {

@@ -137,6 +137,14 @@ impl Finish {
     }
 }
 
+impl Finish {
+    /// The same with less of its outcome: without the body, then without the headers, then without any.
+    pub(crate) fn smaller(&self) -> Option<Self> {
+        let outcome = self.outcome.as_ref()?.smaller();
+        Some(Self { outcome, ..*self })
+    }
+}
+
 /// What [`renew`](Store::renew) said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewed {

@@ -445,3 +445,27 @@ async fn a_claim_answered_after_its_lease_does_not_run() {
     assert!(first.await.unwrap().unwrap().replayed);
     assert_eq!(effects.count(), 1);
 }
+
+/// A store that takes no body: smaller bounds than the library's are for instance MySQL's `max_allowed_packet`.
+#[tokio::test(start_paused = true)]
+async fn an_outcome_too_large_for_this_store_is_recorded_without_its_body() {
+    let faulty = Faulty::new(store(), |_| Fault::None).outcome_bytes_max(100);
+    for effect in [Effect::Opaque, Effect::Keyed] {
+        let pay = Guard::new(faulty.clone()).operation(effect.as_str()).unwrap().effect(effect).unwrap();
+        let print = Recipe::default().bytes(b"");
+        for replayed in [false, true] {
+            let work = |_| async {
+                let outcome = Outcome::new(201, "x".repeat(1_000)).header("location", "/payments/1");
+                Execution::completed(outcome)
+            };
+            let answer = pay.run(pay.intent(&acme(), &key("k")), print, work).await.unwrap();
+            assert_eq!(
+                (answer.stored, answer.replayed, answer.outcome.code),
+                (true, replayed, 201),
+                "{effect}"
+            );
+            assert_eq!(answer.outcome.body_bytes().is_none(), replayed, "{effect}");
+            assert_eq!(answer.outcome.headers.len(), 1, "{effect}");
+        }
+    }
+}

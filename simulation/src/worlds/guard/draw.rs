@@ -92,6 +92,7 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
         reads_first: rng.bool(),
         settle_ms: *rng.choice(&[100, 500, 1_000, 3_000, 10_000]).unwrap_or(&1_000),
         unknown_first: if rng.u32(0..4) == 0 { rng.u32(1..4) } else { 0 },
+        large: rng.u32(0..4) == 0,
     });
     let time_ordered = rng.u32(0..4) == 0;
     Settings {
@@ -161,7 +162,7 @@ fn call(rng: &mut Rng, settings: &Settings, process: usize, mix: &Mixture) -> Do
         wire_ms: rng.u64(0..wire_max.max(1)) / if rng.bool() { 1 } else { 10 },
         after_ms: pause(rng),
         end,
-        large: LARGE_OUTCOMES && settings.outcome_bytes_max.is_some() && rng.bool(),
+        large: settings.outcome_bytes_max.is_some() && rng.bool(),
     };
     Does::Call {
         process,
@@ -297,9 +298,17 @@ fn smaller_settings(settings: &Settings) -> Vec<Settings> {
     add(settings.effects == Effects::Both, |next| next.effects = Effects::Keyed);
     add(settings.in_flight != WhenInFlight::Reject, |next| next.in_flight = WhenInFlight::Reject);
     add(settings.lookup.is_some(), |next| next.lookup = None);
-    add(settings.lookup.is_some_and(|lookup| lookup.takes_ms > 0 || lookup.unknown_first > 0), |next| {
-        next.lookup = next.lookup.map(|lookup| LookupPlan { takes_ms: 0, unknown_first: 0, ..lookup });
-    });
+    add(
+        settings.lookup.is_some_and(|lookup| lookup.takes_ms > 0 || lookup.unknown_first > 0 || lookup.large),
+        |next| {
+            next.lookup = next.lookup.map(|lookup| LookupPlan {
+                takes_ms: 0,
+                unknown_first: 0,
+                large: false,
+                ..lookup
+            });
+        },
+    );
     add(settings.open, |next| next.open = false);
     add(settings.time_ordered, |next| next.time_ordered = false);
     add(settings.retention_ms < DAY_MS, |next| next.retention_ms = DAY_MS);
@@ -353,5 +362,3 @@ fn plainer(does: Does) -> Vec<Does> {
 
 /// The store's clock jumps by more than the longest lease.
 const FAR_JUMPS: bool = false;
-/// Outcomes that the store finds too large.
-const LARGE_OUTCOMES: bool = false;

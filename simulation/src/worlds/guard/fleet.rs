@@ -15,7 +15,7 @@ use semel::{Effect, Found, InFlight, Intent, Key, KeyFormat, Outcome, Scope, Sto
 use super::ledger::{Given, Ledger};
 use super::network::{Network, Shared};
 use super::plan::{LookupPlan, Settings, WhenInFlight, Work};
-use super::work::Worker;
+use super::work::{Worker, large};
 use crate::process::Process;
 use crate::stage::Stage;
 
@@ -169,12 +169,23 @@ impl Fleet {
         let Some(lookup) = self.settings.lookup else { return operation };
         let (shared, ledger) = (Arc::clone(&self.shared), self.ledger.clone());
         let (stage, lookups) = (self.stage.clone(), Arc::clone(&self.lookups));
+        let is_large = lookup.large;
         let settle = if self.stage.has("settle delay is ignored") { 0 } else { lookup.settle_ms };
         let look = move |record: Record| {
             let key = shared.key_of(&record.intent.id());
             let (ledger, stage) = (ledger.clone(), stage.clone());
             let unknown = lookups.fetch_add(1, Ordering::Relaxed) < lookup.unknown_first;
-            async move { look_up(lookup, key, unknown, &ledger, &stage).await }
+            async move {
+                let found = look_up(lookup, key, unknown, &ledger, &stage).await;
+                match found {
+                    Found::Applied(outcome) if is_large => {
+                        let body =
+                            outcome.body_bytes().map(|body| String::from_utf8_lossy(body).into_owned());
+                        Found::Applied(Outcome::new(200, large(&body.unwrap_or_default())))
+                    }
+                    found => found,
+                }
+            }
         };
         operation.lookup(look, Duration::from_millis(settle))
     }

@@ -73,6 +73,7 @@ impl World for GuardWorld {
         ("keys refused", 50),
         ("records swept", 200),
         ("statuses", 50),
+        ("outcomes too large", 200),
         ("uncertain at the end", 100),
         ("requests refused", 1_000),
         ("requests lost", 100),

@@ -10,7 +10,7 @@ use semel::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
     Renewed, Store, StoreError, Ticket,
 };
-use semel::{IntentId, Owner, StoreTime};
+use semel::{IntentId, Outcome, Owner, StoreTime};
 use tokio::sync::oneshot;
 
 use super::hidden;
@@ -162,6 +162,20 @@ impl Network {
         let key = id.and_then(|id| self.shared.key_of(id));
         let of = key.map_or(String::new(), |key| format!(" of key {key}"));
         self.shared.stage.trace(format_args!("process {}: {request:?}{of}: {what}", self.process));
+    }
+
+    fn check_size(
+        &self,
+        request: Request,
+        id: &IntentId,
+        outcome: Option<&Outcome>,
+    ) -> Result<(), StoreError> {
+        let bytes = outcome.map_or(0, Outcome::encoded_len);
+        let Some(max) = self.shared.outcome_bytes_max.filter(|max| bytes > *max) else { return Ok(()) };
+        self.trace(request, Some(id), "too large");
+        self.shared.stage.count("outcomes too large", 1);
+        let message = format!("the outcome has {bytes} bytes; at most {max} are taken");
+        Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message))
     }
 
     /// Carries a request out, or not.
@@ -333,13 +347,7 @@ impl Store for Network {
 
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
         let (shared, verdict) = (Arc::clone(&self.shared), finish.verdict);
-        let bytes = finish.outcome.as_ref().map_or(0, semel::Outcome::encoded_len);
-        if let Some(max) = self.shared.outcome_bytes_max.filter(|max| bytes > *max) {
-            self.trace(Request::Finish, Some(&ticket.id), "too large");
-            self.shared.stage.count("outcomes too large", 1);
-            let message = format!("the outcome has {bytes} bytes; at most {max} are taken");
-            return Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, message));
-        }
+        self.check_size(Request::Finish, &ticket.id, finish.outcome.as_ref())?;
         let silent = self.shared.stage.has("a finish is acknowledged before it is durable");
         let carry_out = async move {
             unlocked(&shared, &ticket.id).await;
@@ -388,6 +396,7 @@ impl Store for Network {
 
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
         let (shared, ruling) = (Arc::clone(&self.shared), decide.ruling);
+        self.check_size(Request::Decide, &id, decide.outcome.as_ref())?;
         let carry_out = async move {
             unlocked(&shared, &id).await;
             let decided = shared.store.decide(id, decide).await?;

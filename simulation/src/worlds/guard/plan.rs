@@ -90,6 +90,9 @@ pub struct LookupPlan {
     pub settle_ms: u64,
     /// The first so many lookups find out nothing.
     pub unknown_first: u32,
+    /// What it finds is large.
+    #[serde(default)]
+    pub large: bool,
 }
 
 /// Something that happens.
