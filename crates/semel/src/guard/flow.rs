@@ -149,7 +149,13 @@ impl<S: Store> Guarded<S> {
                         }
                     }
                     Err(error) => match met {
-                        Some(met) => return Err(met),
+                        Some(met) => {
+                            // A claim in doubt was kept for the unguarded run that does not come.
+                            if self.runs_open(&error) && error.fate() != Fate::NotApplied {
+                                self.give_back_later(&claim);
+                            }
+                            return Err(met);
+                        }
                         None if self.runs_open(&error) => {
                             return Box::pin(self.run_unguarded(claim, permit, work)).await;
                         }

@@ -189,7 +189,7 @@ impl<S: Store> Guarded<S> {
         });
     }
 
-    fn give_back_later(&self, claim: &Claim) {
+    pub(super) fn give_back_later(&self, claim: &Claim) {
         let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             let (operation, intent) = (self.of.operation.as_str(), super::shown(&claim.intent));
