@@ -1,6 +1,7 @@
 //! Planted bugs: mistakes a person could make in the store's decisions. Others are where they belong: search for
 //! `stage.has`.
 
+use semel::intent::policy::LEASE_MS_MAX;
 use semel::intent::state::{Answer, Change, Decider, Event, Head, Step, step};
 use semel::{Effect, Epoch, State, StoreTime};
 
@@ -21,11 +22,12 @@ pub(super) const NAMES: &[&str] = &[
     "a caller that leaves frees its claim",
     "an outage is taken for permission",
     "late outcomes are refused",
+    "a lease far ahead is waited for",
 ];
 
 /// The function the store decides with.
 pub(super) fn decider(planted: impl Fn(&str) -> bool) -> Decider {
-    let with: [(&str, Decider); 7] = [
+    let with: [(&str, Decider); 8] = [
         ("opaque effect runs again after its lease", rerun_after_lapse),
         ("outcome forgotten when it is recorded", forgets_outcomes),
         ("claims are not exclusive", claims_are_not_exclusive),
@@ -33,6 +35,7 @@ pub(super) fn decider(planted: impl Fn(&str) -> bool) -> Decider {
         ("finish is not fenced", finish_is_not_fenced),
         ("sweep removes uncertain intents", sweeps_uncertain),
         ("late outcomes are refused", late_outcomes_are_refused),
+        ("a lease far ahead is waited for", far_leases_are_waited_for),
     ];
     with.into_iter().find(|(name, _)| planted(name)).map_or(step, |(_, decider)| decider)
 }
@@ -111,4 +114,11 @@ fn late_outcomes_are_refused(head: Option<&Head>, event: &Event, now: StoreTime)
         }
         _ => step(head, event, now),
     }
+}
+
+/// A lease given while the clock was far ahead is believed.
+fn far_leases_are_waited_for(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+    let longest = now.plus_ms(LEASE_MS_MAX);
+    let waited_for = head.map(|head| Head { lease_until: head.lease_until.min(longest), ..*head });
+    step(waited_for.as_ref(), event, now)
 }

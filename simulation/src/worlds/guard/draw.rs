@@ -121,7 +121,7 @@ fn settings(rng: &mut Rng, calm: bool) -> Settings {
 }
 
 fn jump_ms(rng: &mut Rng, settings: &Settings) -> i64 {
-    let far = FAR_JUMPS && rng.u32(0..3) == 0;
+    let far = rng.u32(0..3) == 0;
     let ahead = match settings.lookup {
         Some(lookup) if settings.looks_up_opaque() => rng.i64(1..lookup.settle_ms as i64 / 3 + 2),
         _ if far => FAR_MS,
@@ -357,8 +357,3 @@ fn plainer(does: Does) -> Vec<Does> {
         _ => Vec::new(),
     }
 }
-
-// What today's code is known not to survive; `tests/known/` has a history of each.
-
-/// The store's clock jumps by more than the longest lease.
-const FAR_JUMPS: bool = false;
