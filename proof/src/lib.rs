@@ -1,5 +1,4 @@
-//! Tests with real servers and real processes that are really killed, and a simulation that does the same
-//! thousands of times in virtual time.
+//! Tests with real servers and real processes that are really killed.
 
 #[cfg(feature = "services")]
 pub mod bare_sqs;
@@ -9,5 +8,3 @@ pub mod load;
 pub mod planted;
 #[cfg(feature = "relay")]
 pub mod relay_process;
-#[cfg(feature = "kill")]
-pub mod simulation;

@@ -3,7 +3,7 @@
 use super::Harness;
 use super::trial::{LONG_MS, SHORT_MS, Trial, completed};
 use crate::intent::identity::Owner;
-use crate::intent::policy::Effect;
+use crate::intent::policy::{Effect, LEASE_MS_MAX};
 use crate::intent::state::State;
 use crate::store::{Claim, Finished, Renewed, Ticket};
 
@@ -80,6 +80,29 @@ pub async fn a_lapsed_keyed_claim_runs_again<H: Harness>(harness: &H) {
         trial.meet(&Claim { effect, ..trial.claim(key) }, "in flight").await;
         trial.equal(trial.finish(second, completed("second")).await, Finished::Recorded, "the outcome");
     }
+}
+
+/// A lease that ends later than any may has lapsed: it was given while the store's clock was far ahead.
+///
+/// Otherwise a key that was claimed then is in flight until the clock gets there, perhaps in a year.
+pub async fn a_lease_longer_than_any_has_lapsed<H: Harness>(harness: &H) {
+    let trial = Trial::of("a_lease_longer_than_any_has_lapsed", harness).await;
+    let far = |claim: Claim| Claim { lease_ms: LEASE_MS_MAX + LONG_MS, ..claim };
+    let ticket = trial.run(&far(trial.claim("opaque"))).await;
+    let met = trial.meet(&trial.claim("opaque"), "uncertain").await;
+    trial.equal(met.record.state_at(met.now), Some(State::Uncertain), "the state that is shown");
+    trial.equal(trial.renew(ticket, LONG_MS).await, Renewed::Stale, "a renewal");
+    trial.equal(trial.finish(ticket, completed("late")).await, Finished::Recorded, "the late outcome");
+
+    let keyed = || Claim { effect: Effect::Keyed, ..trial.claim("keyed") };
+    let first = trial.run(&far(keyed())).await;
+    let second = trial.run(&keyed()).await;
+    trial.check(second.epoch > first.epoch, "the takeover has no higher epoch");
+
+    let longest = Claim { lease_ms: LEASE_MS_MAX, ..trial.claim("longest") };
+    let ticket = trial.run(&longest).await;
+    trial.meet(&trial.claim("longest"), "in flight").await;
+    trial.check(matches!(trial.renew(ticket, LONG_MS).await, Renewed::Until(_)), "the longest lease is none");
 }
 
 /// A keyed claim that lapsed is uncertain to one who would run it without the key.

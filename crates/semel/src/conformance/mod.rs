@@ -88,6 +88,7 @@ macro_rules! __semel_laws {
             a_lapsed_opaque_claim_is_uncertain
             a_lapsed_keyed_claim_runs_again
             a_lapsed_keyed_claim_is_uncertain_to_an_opaque_claimant
+            a_lease_longer_than_any_has_lapsed
             a_takeover_fences_the_old_owner
             renewing_extends_the_lease
             a_lapsed_claim_is_not_renewed

@@ -165,6 +165,12 @@ pub enum GuardError {
         /// What was recorded.
         verdict: Verdict,
     },
+    /// The lease could not be renewed, and the work was dropped: a lookup will find out whether it happened.
+    #[error("the claim was lost while the work went on, so it was dropped; the intent is left {}", left(*verdict))]
+    ClaimLost {
+        /// What was recorded.
+        verdict: Verdict,
+    },
 }
 
 fn left(verdict: Verdict) -> &'static str {

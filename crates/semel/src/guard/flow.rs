@@ -16,19 +16,28 @@ use super::attached::Attached;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::patience::{at_once, within};
-use super::settle::ClaimInDoubt;
+use super::settle::{Asked, ClaimInDoubt};
 use super::wait::{Pauses, WorkingOn};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::{Body, Outcome, Verdict};
-use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, millis};
+use crate::intent::policy::{Effect, InFlight, KeyAge, KeyFormat, StoreDown, StoreTime, millis};
 use crate::intent::state::State;
 use crate::observe::{ClaimStatus, Phase, names};
-use crate::store::{Claim, Claimed, ErrorKind, Existing, Store, StoreError, Ticket};
+use crate::store::{Claim, Claimed, ErrorKind, Existing, Fate, Store, StoreError, Ticket};
 
 /// When a caller told "in progress" had better ask again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// How many times a call asks again because the answer to its claim took longer than the lease.
+const LAPSES_MAX: u32 = 3;
+
+fn too_slow(lease: Duration) -> StoreError {
+    let message =
+        format!("the store took longer than the lease of {lease:?} to answer a claim; give it a longer one");
+    StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message)
+}
 
 impl<S: Store> Guarded<S> {
     /// Runs `work` once for this intent, or gives what an earlier run ended in.
@@ -72,7 +81,7 @@ impl<S: Store> Guarded<S> {
                 Box::pin(self.check_key_age(&intent)).await?;
             }
             crash::point(crash::BEFORE_CLAIM);
-            let claim = Claim {
+            let mut claim = Claim {
                 intent: intent.clone(),
                 fingerprint,
                 owner: Owner::random(),
@@ -80,31 +89,40 @@ impl<S: Store> Guarded<S> {
                 lease_ms: millis(self.of.policy.lease),
             };
             let mut wait = Wait::new(self.of.policy.in_flight);
-            let (mut looked_up, mut given_back) = (false, false);
+            let (mut looked_up, mut lapses) = (false, 0);
             // Once somebody was seen at it, an outage does not make it nobody.
             let mut met = None;
             // The ways that wait are boxed: else every call would carry the room they need.
             loop {
                 let asked = Instant::now();
-                match self.claim(&claim).await {
-                    Ok(Claimed::Run(ticket)) => {
+                let (claimed, given_back) = match self.claim(&claim).await {
+                    Ok(Asked { claimed, given_back }) => (Ok(claimed), given_back),
+                    Err(error) => (Err(error), false),
+                };
+                if given_back {
+                    // What becomes of the earlier tries is given back under their owner. Whoever ran under it too
+                    // would have its claim freed while it runs.
+                    claim.owner = Owner::random();
+                }
+                match claimed {
+                    Ok(Claimed::Run(ticket)) if asked.elapsed() < self.of.policy.lease => {
+                        if self.of.policy.key_format != KeyFormat::Any {
+                            Box::pin(self.check_key_age_when_claimed(&claim, &ticket)).await?;
+                        }
                         if ticket.other_recipe {
                             self.of.metrics.other_recipe();
                         }
                         return self.run_to_the_end(intent, Held { ticket, asked }, permit, work).await;
+                    }
+                    Ok(Claimed::Run(_)) => Box::pin(self.lapsed(&mut claim, &mut lapses)).await?,
+                    Ok(Claimed::Uncertain(existing)) if existing.record.head.owner == claim.owner => {
+                        Box::pin(self.lapsed(&mut claim, &mut lapses)).await?;
                     }
                     Ok(Claimed::Mismatch) => return Err(GuardError::Mismatch),
                     Ok(Claimed::Replay(existing)) => return Ok((self.replay(existing).await?, None)),
                     Ok(Claimed::InFlight(existing)) => {
                         Box::pin(self.wait_for(existing, &mut wait)).await?;
                         met = Some(GuardError::InFlight { retry_after: RETRY_AFTER });
-                    }
-                    // Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will.
-                    Ok(Claimed::Uncertain(existing))
-                        if existing.record.head.owner == claim.owner && !given_back =>
-                    {
-                        given_back = true;
-                        Box::pin(self.give_back(claim.clone())).await;
                     }
                     // Its lease ran out, but its owner lives, in this very process: no time to look anything up.
                     Ok(Claimed::Uncertain(existing)) if self.is_worked_on(&intent.id()) => {
@@ -131,7 +149,13 @@ impl<S: Store> Guarded<S> {
                         }
                     }
                     Err(error) => match met {
-                        Some(met) => return Err(met),
+                        Some(met) => {
+                            // A claim in doubt was kept for the unguarded run that does not come.
+                            if self.runs_open(&error) && error.fate() != Fate::NotApplied {
+                                self.give_back_later(&claim);
+                            }
+                            return Err(met);
+                        }
                         None if self.runs_open(&error) => {
                             return Box::pin(self.run_unguarded(claim, permit, work)).await;
                         }
@@ -149,13 +173,39 @@ impl<S: Store> Guarded<S> {
             && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Busy)
     }
 
+    /// Our own claim, whose answer took longer than its lease: nothing ran under it, and nothing will, because somebody
+    /// may have decided about it meanwhile. It is given back and asked for anew.
+    async fn lapsed(&self, claim: &mut Claim, lapses: &mut u32) -> Result<(), GuardError> {
+        self.give_back_lapsed(claim).await;
+        *lapses += 1;
+        if *lapses == LAPSES_MAX {
+            return Err(GuardError::StoreUnavailable(too_slow(self.of.policy.lease)));
+        }
+        claim.owner = Owner::random();
+        Ok(())
+    }
+
     async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
-        let now = match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
-            Ok(now) => now,
+        match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
+            Ok(now) => self.judge_key_age(intent, now),
             // The claim will fail too, and say what the policy makes of it.
-            Err(error) if self.runs_open(&error) => return Ok(()),
-            Err(error) => return Err(GuardError::StoreUnavailable(error)),
-        };
+            Err(error) if self.runs_open(&error) => Ok(()),
+            Err(error) => Err(GuardError::StoreUnavailable(error)),
+        }
+    }
+
+    /// Once more by the time at which it was claimed: while a caller waits and asks again, the outcome of an earlier
+    /// run may be forgotten.
+    async fn check_key_age_when_claimed(&self, claim: &Claim, ticket: &Ticket) -> Result<(), GuardError> {
+        let claimed_at = StoreTime(ticket.lease_until.0.saturating_sub(claim.lease_ms));
+        let fine = self.judge_key_age(&claim.intent, claimed_at);
+        if fine.is_err() {
+            self.give_back_lapsed(claim).await;
+        }
+        fine
+    }
+
+    fn judge_key_age(&self, intent: &Intent, now: StoreTime) -> Result<(), GuardError> {
         match self.of.policy.key_format.judge(intent.key(), self.of.policy.retention, now) {
             KeyAge::Fine => Ok(()),
             KeyAge::Expired => Err(GuardError::KeyExpired),
@@ -165,7 +215,7 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Asks for the claim, counted and traced.
-    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    async fn claim(&self, claim: &Claim) -> Result<Asked, StoreError> {
         let span = tracing::info_span!(
             names::SPAN_CLAIM,
             idempotency.operation = self.of.operation.as_str(),
@@ -182,7 +232,7 @@ impl<S: Store> Guarded<S> {
         let result =
             if span.is_disabled() { known.await } else { Box::pin(known.instrument(span.clone())).await };
         doubt.settle(&result);
-        let (status, existing) = match &result {
+        let (status, existing) = match result.as_ref().map(|asked| &asked.claimed) {
             Ok(Claimed::Run(_)) => (ClaimStatus::Run, None),
             Ok(Claimed::Mismatch) => (ClaimStatus::Mismatch, None),
             Ok(Claimed::InFlight(existing)) => (ClaimStatus::InFlight, Some(existing)),
@@ -341,6 +391,7 @@ impl<S: Store> Guarded<S> {
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+                Ran::ClaimLost => Err(GuardError::ClaimLost { verdict }),
             };
             crash::point(crash::BEFORE_ANSWER);
             drop(permit);
@@ -349,23 +400,25 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Runs the work to its end and renews its lease meanwhile.
+    ///
+    /// A claim that is lost does not end the work: what it does cannot be taken back, and its outcome may still be the
+    /// first to arrive. But where a lookup may say "not applied" once the settle delay is over, opaque work is dropped
+    /// at once, so that the whole delay is there for a call it has sent. The lease is looked at first: a process that
+    /// stood still does not send one more.
     async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
+        let lost = self.keep_lease(held.ticket, held.asked);
+        if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
+            return tokio::select! {
+                biased;
+                () = lost => Ran::ClaimLost,
+                ran = &mut work => ran,
+            };
+        }
         tokio::select! {
             biased;
             ran = &mut work => ran,
-            () = self.keep_lease(held.ticket, held.asked) => self.without_claim(work).await,
+            () = lost => work.await,
         }
-    }
-
-    /// The claim is lost, the work goes on: what it does cannot be taken back, and its outcome may still be
-    /// the first to arrive. But where a lookup may decide "not applied" once the settle delay is over, the work
-    /// must not have its effect after that.
-    async fn without_claim<T>(&self, work: impl Future<Output = Ran<T>>) -> Ran<T> {
-        if self.of.lookup.is_none() {
-            return work.await;
-        }
-        let settle = self.of.policy.settle;
-        tokio::time::timeout(settle, work).await.unwrap_or(Ran::TimedOut(settle))
     }
 
     /// The store is down and the policy is open: the work runs, and the answer says that nothing guards it.
@@ -403,6 +456,7 @@ impl<S: Store> Guarded<S> {
                 }
                 Ran::Panicked => Err(GuardError::Panicked { verdict }),
                 Ran::TimedOut(limit) => Err(GuardError::TimedOut { limit, verdict }),
+                Ran::ClaimLost => Err(GuardError::ClaimLost { verdict }),
             });
         });
         answered.await.unwrap_or(Err(GuardError::Uncertain { id, settles_in: None }))
@@ -437,6 +491,8 @@ enum Ran<T> {
     Returned(Execution, T),
     Panicked,
     TimedOut(Duration),
+    /// It was dropped because its claim was lost.
+    ClaimLost,
 }
 
 impl<T> Ran<T> {
@@ -444,7 +500,7 @@ impl<T> Ran<T> {
     fn told(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
         match self {
             Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(&execution.outcome)),
-            Self::Panicked | Self::TimedOut(_) => (Ended::Unknown.verdict(effect), None),
+            Self::Panicked | Self::TimedOut(_) | Self::ClaimLost => (Ended::Unknown.verdict(effect), None),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{StoreTime, millis};
 use crate::intent::state::Ruling;
 use crate::observe::{Phase, RecoveryStatus};
-use crate::store::{Decide, Decided, Existing, Record, Store};
+use crate::store::{Decide, Decided, ErrorKind, Existing, Record, Store};
 
 /// What a lookup found.
 #[derive(Clone, Debug)]
@@ -131,8 +131,18 @@ impl<S: Store> Guarded<S> {
         };
         let (by, why) = ("lookup".to_owned(), "found out by the operation's lookup".to_owned());
         let retention = self.of.policy.retention;
-        let decide = Decide { seen, ruling, outcome, retention, by, why };
-        match self.ask(Phase::Decide, pin!(self.of.guard.inner.store.decide(id, decide))).await {
+        let mut decide = Decide { seen, ruling, outcome, retention, by, why };
+        let decided = loop {
+            let request = pin!(self.of.guard.inner.store.decide(id, decide.clone()));
+            match self.ask(Phase::Decide, request).await {
+                // That it happened is worth more than what it came to.
+                Err(error) if error.kind() == ErrorKind::TooLarge && decide.outcome.is_some() => {
+                    decide.outcome = decide.outcome.and_then(|outcome| outcome.smaller());
+                }
+                decided => break decided,
+            }
+        };
+        match decided {
             Ok(Decided::Recorded) => {
                 self.of.metrics.recovery(status);
                 looked_up

@@ -9,7 +9,7 @@ use super::minimal::Rebuild;
 use crate::intent::fingerprint::Recipe;
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
-use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
+use crate::intent::policy::{Effect, InFlight, KeyFormat, LEASE_MS_MAX, Preset, Retention, StoreDown};
 use crate::intent::scope::Scope;
 use crate::observe::OperationMetrics;
 use crate::store::Store;
@@ -17,7 +17,7 @@ use crate::store::Store;
 /// Shortest lease. Below it a busy machine loses claims by being busy.
 pub const LEASE_MIN: Duration = Duration::from_millis(10);
 /// Longest lease: after a crash that is how long a retry is told "in progress".
-pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+pub const LEASE_MAX: Duration = Duration::from_millis(LEASE_MS_MAX);
 /// Longest a duplicate may wait for the first.
 pub const WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 
@@ -228,9 +228,9 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
-    /// be believed: longer than the slowest call may still be under way. Work whose claim is lost (its lease
-    /// could not be renewed) is dropped after the same time, so that it cannot have its effect later than
-    /// "not found" was believed; only a process that stands still altogether can.
+    /// be believed: longer than a call that was sent may still be on its way, and than the store's clock may jump
+    /// ahead. Opaque work whose claim is lost (its lease could not be renewed) is dropped at that moment, so that
+    /// it sends nothing any more; only a process that stands still in the very act of sending can.
     pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
         self.with(|of| {
             of.lookup = Some(Arc::new(lookup));

@@ -11,16 +11,19 @@ use crate::store::{Renewed, Store, Ticket};
 use super::operation::Guarded;
 
 impl<S: Store> Guarded<S> {
-    /// Renews until dropped; returns when the claim is lost. `asked` is when the claim was first asked for: the
-    /// store's lease cannot have begun before that, so by our own clock it does not end before we say so.
+    /// Renews until dropped; returns when the claim is lost, and never later than its lease ends. `asked` is when the
+    /// claim was first asked for: the store's lease cannot have begun before that, so it does not end before we say so.
     pub(super) async fn keep_lease(&self, ticket: Ticket, asked: Instant) {
         let lease = self.of.policy.lease;
         let (mut next, mut end) = (asked + lease / 3, asked + lease);
         loop {
             tokio::time::sleep_until(next).await;
             let begun = Instant::now();
-            // One renewal that hangs must not take the lease with it.
-            let limit = self.of.guard.inner.limits.store_timeout.min(lease / 3);
+            if begun >= end {
+                return self.lost(&ticket, "the process stood still for longer than its lease");
+            }
+            // One renewal that hangs must not take the lease with it, nor outlive it.
+            let limit = self.of.guard.inner.limits.store_timeout.min(lease / 3).min(end - begun);
             let renewal = self.of.guard.inner.store.renew(ticket, millis(lease));
             match self.ask_within(limit, Phase::Renew, pin!(renewal)).await {
                 Ok(Renewed::Until(_)) => (next, end) = (begun + lease / 3, begun + lease),

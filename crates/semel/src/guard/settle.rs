@@ -40,6 +40,13 @@ fn own_ticket(claimed: &Claimed, claim: &Claim) -> Option<Ticket> {
     }
 }
 
+/// What asking for a claim came to.
+pub(super) struct Asked {
+    pub(super) claimed: Claimed,
+    /// An earlier try may have gone through; it is being given back under the claim's owner.
+    pub(super) given_back: bool,
+}
+
 /// Somebody holds the key, and who it is cannot be seen: a transaction that is still open, which may be our own
 /// earlier try. Where nothing of ours is in doubt that is in flight like any other; where something is, it is no
 /// answer yet.
@@ -80,7 +87,7 @@ impl<S: Store> Guarded<S> {
 
     /// Asks for a claim until the store has answered. Asking again under the same owner is safe: a claim
     /// that went through unseen is given to its owner once more.
-    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+    pub(super) async fn claim_until_known(&self, claim: &Claim) -> Result<Asked, StoreError> {
         let (mut tries, mut doubt) = (0, false);
         loop {
             tries += 1;
@@ -94,10 +101,10 @@ impl<S: Store> Guarded<S> {
                     if tries == CLAIM_TRIES {
                         // Nothing runs for this caller; whatever becomes of its earlier try is given back.
                         self.give_back_later(claim);
-                        return Ok(claimed);
+                        return Ok(Asked { claimed, given_back: true });
                     }
                 }
-                Ok(claimed) => return Ok(claimed),
+                Ok(claimed) => return Ok(Asked { claimed, given_back: false }),
                 Err(error) => {
                     // One try in doubt leaves the claim in doubt, whatever is known of the others.
                     doubt |= error.fate() != Fate::NotApplied;
@@ -137,6 +144,14 @@ impl<S: Store> Guarded<S> {
         );
     }
 
+    /// Gives back a claim that came too late to be run, while its caller waits. A caller that leaves meanwhile leaves
+    /// that to the background.
+    pub(super) async fn give_back_lapsed(&self, claim: &Claim) {
+        let mut doubt = ClaimInDoubt::new(self, claim);
+        self.give_back(claim.clone()).await;
+        doubt.settled = true;
+    }
+
     /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.
     pub(super) fn record_later(&self, claim: Claim, verdict: Verdict, outcome: Option<Outcome>) {
         let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
@@ -174,7 +189,7 @@ impl<S: Store> Guarded<S> {
         });
     }
 
-    fn give_back_later(&self, claim: &Claim) {
+    pub(super) fn give_back_later(&self, claim: &Claim) {
         let Some(place) = self.of.guard.inner.tracker.unrecorded() else {
             self.of.metrics.finalize(FinishStatus::Lost);
             let (operation, intent) = (self.of.operation.as_str(), super::shown(&claim.intent));
@@ -215,6 +230,9 @@ impl<S: Store> Guarded<S> {
             let error = match asked {
                 Ok(finished) if self.is_ours(intent, ticket, finished) => return Recorded::Yes,
                 Ok(_) => return Box::pin(self.superseded(*ticket)).await,
+                Err(error) if error.kind() == ErrorKind::TooLarge => {
+                    return Box::pin(self.finish_smaller(intent, *ticket, finish())).await;
+                }
                 Err(error) => error,
             };
             tracing::error!(operation = self.of.operation.as_str(), intent = super::shown(intent), %error, "the effect is done but its outcome is not recorded yet");
@@ -223,11 +241,48 @@ impl<S: Store> Guarded<S> {
         }
     }
 
+    /// The store takes less than stores in general do: less of the outcome is recorded, at the least that it is done.
+    async fn finish_smaller(&self, intent: &Intent, ticket: Ticket, finish: Finish) -> Recorded {
+        let mut smaller = finish.smaller();
+        while let Some(finish) = smaller {
+            let request = pin!(self.of.guard.inner.store.finish(ticket, finish.clone()));
+            match self.ask(Phase::Finish, request).await {
+                Ok(finished) if self.is_ours(intent, &ticket, finished) => {
+                    self.left_out(intent);
+                    return Recorded::Yes;
+                }
+                Ok(_) => return self.superseded(ticket).await,
+                Err(error) if error.kind() == ErrorKind::TooLarge => smaller = finish.smaller(),
+                Err(_) => {
+                    self.finish_later(intent, ticket, finish);
+                    return Recorded::NotYet;
+                }
+            }
+        }
+        self.of.metrics.finalize(FinishStatus::Lost);
+        Recorded::NotYet
+    }
+
+    fn left_out(&self, intent: &Intent) {
+        let (operation, intent) = (self.of.operation.as_str(), super::shown(intent));
+        tracing::warn!(operation, intent, "the outcome is larger than the store takes; its body is not kept");
+    }
+
     /// Counts a finish that was answered; says whether the outcome that stands is this one's.
     fn is_ours(&self, intent: &Intent, ticket: &Ticket, finished: Finished) -> bool {
         match finished {
             Finished::Recorded => self.of.metrics.finalize(FinishStatus::Recorded),
             Finished::Already => self.of.metrics.finalize(FinishStatus::Already),
+            Finished::Other(state) => {
+                self.of.metrics.finalize(FinishStatus::OwnerMismatch);
+                tracing::error!(
+                    operation = self.of.operation.as_str(),
+                    intent = super::shown(intent),
+                    epoch = ticket.epoch.0,
+                    state = state.as_str(),
+                    "the outcome is not stored: this claim had been finished differently before"
+                );
+            }
             Finished::Stale => {
                 self.of.metrics.finalize(FinishStatus::OwnerMismatch);
                 tracing::error!(
@@ -238,7 +293,7 @@ impl<S: Store> Guarded<S> {
                 );
             }
         }
-        finished != Finished::Stale
+        matches!(finished, Finished::Recorded | Finished::Already)
     }
 
     /// Somebody else's outcome stands. Every caller shall see the same answer, so this one gets it too.
@@ -271,7 +326,7 @@ impl<S: Store> Guarded<S> {
         });
     }
 
-    async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, finish: Finish) {
+    async fn finish_until_known(&self, intent: &Intent, ticket: Ticket, mut finish: Finish) {
         let started = tokio::time::Instant::now();
         for attempt in 0.. {
             if attempt > 0 {
@@ -286,6 +341,12 @@ impl<S: Store> Guarded<S> {
                 }
                 Err(error) => error,
             };
+            let smaller = finish.smaller().filter(|_| error.kind() == ErrorKind::TooLarge);
+            if let Some(smaller) = smaller {
+                self.left_out(intent);
+                finish = smaller;
+                continue;
+            }
             let hopeless = matches!(error.kind(), ErrorKind::Closed | ErrorKind::TooLarge)
                 || started.elapsed() >= UNRECORDED_MAX;
             if hopeless {
@@ -339,7 +400,7 @@ impl<'a, S: Store> ClaimInDoubt<'a, S> {
         Self { guarded, claim, settled: false }
     }
 
-    pub(super) fn settle(mut self, result: &Result<Claimed, StoreError>) {
+    pub(super) fn settle(mut self, result: &Result<Asked, StoreError>) {
         self.settled = match result {
             Ok(_) => true,
             // Where the work runs all the same, its outcome will be recorded: nothing to give back.

@@ -308,7 +308,9 @@ impl From<&GuardError> for Problem {
             GuardError::Panicked { verdict } => {
                 broken(*verdict).with_status(StatusCode::INTERNAL_SERVER_ERROR)
             }
-            GuardError::TimedOut { verdict, .. } => broken(*verdict).with_status(StatusCode::GATEWAY_TIMEOUT),
+            GuardError::TimedOut { verdict, .. } | GuardError::ClaimLost { verdict } => {
+                broken(*verdict).with_status(StatusCode::GATEWAY_TIMEOUT)
+            }
         }
     }
 }

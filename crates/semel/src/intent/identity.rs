@@ -3,8 +3,7 @@
 use std::fmt;
 use std::hash::Hasher;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -227,22 +226,14 @@ impl Owner {
     /// Nobody: the owner of a record that was decided by a person or a lookup.
     pub const NOBODY: Self = Self([0; 16]);
 
-    /// A new token, never given before: half of it names this process by chance, half of it counts. A token
-    /// is no secret (whoever can use one already has the store), so it need not cost a system call each.
+    /// A new token, never given before: sixteen random bytes. A process that was copied while it ran (a snapshot of its
+    /// machine, a fork) shares its memory with the copy, so nothing in memory may decide what comes next.
     pub fn random() -> Self {
-        static PROCESS: OnceLock<[u8; 8]> = OnceLock::new();
-        static COUNT: AtomicU64 = AtomicU64::new(1);
-        let process = PROCESS.get_or_init(|| {
-            let mut bytes = [0; 8];
-            // Without a source of chance: the random end of a v7 UUID, which falls back on its own.
-            if getrandom::fill(&mut bytes).is_err() {
-                bytes.copy_from_slice(&uuid::Uuid::now_v7().as_bytes()[8..]);
-            }
-            bytes
-        });
         let mut token = [0; 16];
-        token[..8].copy_from_slice(process);
-        token[8..].copy_from_slice(&COUNT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        // Without a source of chance: a v7 UUID, which falls back on its own.
+        if getrandom::fill(&mut token).is_err() {
+            token = *uuid::Uuid::now_v7().as_bytes();
+        }
         Self(token)
     }
 
@@ -328,6 +319,12 @@ mod tests {
         let owners: std::collections::HashSet<Owner> = (0..1_000).map(|_| Owner::random()).collect();
         assert_eq!(owners.len(), 1_000);
         assert!(!owners.contains(&Owner::NOBODY));
+        // Nothing of one is known from another: a copied process would go on from the same place.
+        for half in [0..8, 8..16] {
+            let halves: std::collections::HashSet<_> =
+                owners.iter().map(|owner| &owner.0[half.clone()]).collect();
+            assert_eq!(halves.len(), 1_000, "{half:?}");
+        }
     }
 
     #[test]

@@ -173,6 +173,16 @@ impl Outcome {
         if tombstone.fits() { tombstone } else { Self { headers: Headers::NONE, ..tombstone } }
     }
 
+    /// Less of it, for a store that takes less than [`OUTCOME_BYTES_MAX`]: without its body, then without its headers;
+    /// `None` when there is nothing left to leave out.
+    pub(crate) fn smaller(&self) -> Option<Self> {
+        match &self.body {
+            Body::NotKept if self.headers.is_empty() => None,
+            Body::NotKept => Some(Self { headers: Headers::NONE, ..self.clone() }),
+            Body::Kept(_) | Body::Reference(_) | Body::Sealed(_) => Some(self.tombstone()),
+        }
+    }
+
     /// Done, and nothing more is known.
     pub(crate) fn unknown() -> Self {
         Self { code: 0, headers: Headers::NONE, body: Body::NotKept }

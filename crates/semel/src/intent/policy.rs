@@ -21,6 +21,9 @@ impl StoreTime {
     }
 }
 
+/// The longest lease, in ms. One that ends later than this was made while the store's clock was wrong.
+pub const LEASE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+
 /// What protects the effect itself: the question semel is built around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Effect {

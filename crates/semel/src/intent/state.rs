@@ -18,7 +18,7 @@
 use super::fingerprint::{Comparison, Fingerprint};
 use super::identity::{Epoch, Owner};
 use super::outcome::Verdict;
-use super::policy::{Effect, Retention, StoreTime};
+use super::policy::{Effect, LEASE_MS_MAX, Retention, StoreTime};
 
 /// Where an intent stands. Absent has no record, therefore no variant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -102,9 +102,11 @@ impl Head {
         }
     }
 
-    /// In progress, and the lease ran out.
+    /// In progress, and the lease ran out. A lease that ends later than any may was given while the store's clock was
+    /// far ahead; nobody knows when it would have ended, and nobody waits for it.
     pub fn is_lapsed(&self, now: StoreTime) -> bool {
-        self.state == State::InProgress && self.lease_until <= now
+        let runs = now < self.lease_until && self.lease_until <= now.plus_ms(LEASE_MS_MAX);
+        self.state == State::InProgress && !runs
     }
 }
 

@@ -113,6 +113,16 @@ fn a_lease_and_an_expiry_end_at_their_moment_not_after_it() {
 }
 
 #[test]
+fn a_lease_that_ends_later_than_any_may_has_lapsed() {
+    let open = head(State::InProgress, Effect::Opaque, false, false);
+    let until = |ms: u64| Head { lease_until: NOW.plus_ms(ms), ..open };
+    assert_eq!(until(LEASE_MS_MAX).state_at(NOW), Some(State::InProgress));
+    assert_eq!(until(LEASE_MS_MAX + 1).state_at(NOW), Some(State::Uncertain));
+    // The clock gets there, and it is a lease like any other.
+    assert_eq!(until(LEASE_MS_MAX + 1).state_at(NOW.plus_ms(1)), Some(State::InProgress));
+}
+
+#[test]
 fn epochs_go_up_even_when_the_stores_source_of_them_goes_back() {
     let done = head(State::FailedRetryable, Effect::Opaque, true, false);
     let Event::Claim { fingerprint, owner, effect, lease_ms, .. } = events()[0].1 else { panic!("a claim") };

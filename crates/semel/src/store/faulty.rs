@@ -9,6 +9,7 @@ use super::{
     Record, Renewed, Store, StoreError, Ticket,
 };
 use crate::intent::identity::IntentId;
+use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::store::protect::Protection;
 
@@ -46,6 +47,8 @@ pub enum Fault {
     RequestLost,
     /// It is carried out after this long.
     Slow(Duration),
+    /// It is carried out, and answered after this long.
+    AnswerSlow(Duration),
     /// It never returns, and is not carried out.
     Hangs,
     /// It is carried out, and never returns.
@@ -68,12 +71,26 @@ type Script = Arc<dyn Fn(Call) -> Fault + Send + Sync>;
 pub struct Faulty<S> {
     store: S,
     script: Script,
+    outcome_bytes_max: usize,
 }
 
 impl<S> Faulty<S> {
     /// Wraps `store`.
     pub fn new(store: S, script: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
-        Self { store, script: Arc::new(script) }
+        Self { store, script: Arc::new(script), outcome_bytes_max: usize::MAX }
+    }
+
+    /// Takes no larger outcome: a store's bound may be below the library's.
+    pub fn outcome_bytes_max(mut self, outcome_bytes_max: usize) -> Self {
+        self.outcome_bytes_max = outcome_bytes_max;
+        self
+    }
+
+    fn check_size(&self, outcome: Option<&Outcome>) -> Result<(), StoreError> {
+        if outcome.is_none_or(|outcome| outcome.encoded_len() <= self.outcome_bytes_max) {
+            return Ok(());
+        }
+        Err(StoreError::new(ErrorKind::TooLarge, Fate::NotApplied, "too large on purpose"))
     }
 
     async fn play<T>(
@@ -94,6 +111,11 @@ impl<S> Faulty<S> {
             Fault::Slow(pause) => {
                 tokio::time::sleep(pause).await;
                 request.await
+            }
+            Fault::AnswerSlow(pause) => {
+                let answer = request.await;
+                tokio::time::sleep(pause).await;
+                answer
             }
             Fault::Hangs => std::future::pending().await,
             Fault::AnswerHangs => {
@@ -124,6 +146,7 @@ impl<S: Store> Store for Faulty<S> {
         self.play(Call::Renew, self.store.renew(ticket, lease_ms)).await
     }
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
+        self.check_size(finish.outcome.as_ref())?;
         self.play(Call::Finish, self.store.finish(ticket, finish)).await
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
@@ -133,6 +156,7 @@ impl<S: Store> Store for Faulty<S> {
         self.play(Call::List, self.store.list(filter)).await
     }
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
+        self.check_size(decide.outcome.as_ref())?;
         self.play(Call::Decide, self.store.decide(id, decide)).await
     }
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {

@@ -180,11 +180,9 @@ impl MemoryStore {
         }
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Ok(Finished::Stale) };
-        Ok(match on_finish(self.inner.step, Arc::make_mut(record), ticket, finish, self.clock()).answer {
-            Answer::Done => Finished::Recorded,
-            Answer::Already => Finished::Already,
-            _ => Finished::Stale,
-        })
+        let (verdict, before) = (finish.verdict, record.head.state);
+        let step = on_finish(self.inner.step, Arc::make_mut(record), ticket, finish, self.clock());
+        Ok(Finished::new(step.answer, verdict, before))
     }
 
     fn decide_now(&self, id: &IntentId, decide: &Decide) -> Result<Decided, StoreError> {

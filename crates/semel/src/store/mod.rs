@@ -11,7 +11,7 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
-use crate::intent::state::{Ruling, State};
+use crate::intent::state::{Answer, Ruling, State};
 use crate::store::protect::Protection;
 
 mod any;
@@ -137,6 +137,14 @@ impl Finish {
     }
 }
 
+impl Finish {
+    /// The same with less of its outcome: without the body, then without the headers, then without any.
+    pub(crate) fn smaller(&self) -> Option<Self> {
+        let outcome = self.outcome.as_ref()?.smaller();
+        Some(Self { outcome, ..*self })
+    }
+}
+
 /// What [`renew`](Store::renew) said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Renewed {
@@ -151,10 +159,24 @@ pub enum Renewed {
 pub enum Finished {
     /// Recorded.
     Recorded,
-    /// This very owner had recorded an outcome before; that one stands.
+    /// This very owner had recorded an outcome with the same verdict before; that one stands.
     Already,
+    /// This very owner had recorded another verdict before; that one stands, and this one is not stored.
+    Other(State),
     /// The claim is lost; nothing was changed.
     Stale,
+}
+
+impl Finished {
+    /// The answer to an owner that brings `verdict`; `before` is the state its record was in.
+    pub(crate) fn new(answer: Answer, verdict: Verdict, before: State) -> Self {
+        match answer {
+            Answer::Done => Self::Recorded,
+            Answer::Already if before == State::from(verdict) => Self::Already,
+            Answer::Already => Self::Other(before),
+            _ => Self::Stale,
+        }
+    }
 }
 
 /// A person's or a lookup's decision about an intent.

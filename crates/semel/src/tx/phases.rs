@@ -19,7 +19,7 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, Owner};
 use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::policy::{Effect, Retention, millis};
+use crate::intent::policy::{Effect, LEASE_MS_MAX, Retention, millis};
 use crate::intent::state::State;
 use crate::store::protect::Protection;
 
@@ -147,9 +147,10 @@ impl Phases {
     }
 
     /// Says how long an owner is believed alive after the start and after each phase: longer than any remote call
-    /// takes. After that somebody else may take over; the first one is fenced then, however long it lives.
+    /// takes, and at most a day. After that somebody else may take over; the first one is fenced then, however long it
+    /// lives.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.ask.lease_ms = millis(lease);
+        self.ask.lease_ms = millis(lease).min(LEASE_MS_MAX);
         self
     }
 

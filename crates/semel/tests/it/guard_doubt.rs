@@ -1,7 +1,7 @@
 //! Doubt, outages and leases that end too early: cases in which a guard could run twice or forget.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel::guard::Guarded;
@@ -168,17 +168,25 @@ async fn outage(down: &AtomicBool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
-    let (inner, effects) = (store(), Effects::default());
-    let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(300));
-    let (mine, first) = (effects.clone(), pay.clone());
+    let (start, ahead_ms) = (tokio::time::Instant::now(), Arc::new(AtomicU64::new(0)));
+    let jump = Arc::clone(&ahead_ms);
+    let clock =
+        move || StoreTime(1_000_000 + start.elapsed().as_millis() as u64 + jump.load(Ordering::SeqCst));
+    let lookup = |_| async { Found::NotApplied };
+    let guard = Guard::new(MemoryStore::with_clock(clock));
+    let pay = guard.operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let (effects, first) = (Effects::default(), pay.clone());
+    let mine = effects.clone();
     let first = tokio::spawn(async move {
         let work = |_| async move {
-            tokio::time::sleep(Duration::from_secs(120)).await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
             Ok::<_, Failure>(mine.happen())
         };
         first.once(&acme(), &key("k"), &(), work).await
     });
-    outage(&down).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Its lease and the settle delay are over by the store's clock, and it has not heard of that yet.
+    ahead_ms.store(60_000, Ordering::SeqCst);
     let second = pay.once::<u32, _, _, _>(&acme(), &key("k"), &(), |_| async { panic!("ran") }).await;
     assert!(matches!(second, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{second:?}");
     assert!(first.await.unwrap().unwrap().stored);
@@ -186,7 +194,7 @@ async fn a_lookup_does_not_decide_over_an_owner_that_lives_in_this_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_lost_its_claim_is_over_before_a_lookup_may_say_not_applied() {
+async fn opaque_work_that_lost_its_claim_is_dropped_where_a_lookup_may_say_not_applied() {
     let (inner, effects) = (store(), Effects::default());
     let (pay, down) = slow_through_an_outage(&inner, &effects, Duration::from_secs(10));
     // Another process: it knows nothing of the owner here.
@@ -204,9 +212,39 @@ async fn work_that_lost_its_claim_is_over_before_a_lookup_may_say_not_applied() 
     let mine = effects.clone();
     let second = elsewhere.once(&acme(), &key("k"), &(), |_| async move { Ok(mine.happen()) }).await;
     let first = first.await.unwrap();
-    assert!(matches!(first, Err(OnceError::Guard(GuardError::TimedOut { .. }))), "{first:?}");
+    assert!(matches!(first, Err(OnceError::Guard(GuardError::ClaimLost { .. }))), "{first:?}");
     tokio::time::sleep(Duration::from_secs(200)).await;
     assert_eq!(effects.count(), 1, "{second:?}");
+}
+
+/// Renewals hang from the first second on. The claim is lost when the lease ends and not a renewal's patience later,
+/// and the work is dropped then: the settle delay belongs to what it has sent.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_lost_when_its_lease_ends_also_while_a_renewal_hangs() {
+    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Hangs } else { Fault::None });
+    let lookup = |_| async { Found::Unknown };
+    let begun = tokio::time::Instant::now();
+    let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let forever = |_| async {
+        std::future::pending::<()>().await;
+        Ok::<_, Failure>(1)
+    };
+    let lost = pay.once(&acme(), &key("k"), &(), forever).await;
+    assert!(matches!(lost, Err(OnceError::Guard(GuardError::ClaimLost { .. }))), "{lost:?}");
+    assert_eq!(begun.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keyed_work_that_lost_its_claim_goes_on() {
+    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Refused } else { Fault::None });
+    let lookup = |_| async { Found::NotApplied };
+    let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+    let pay = pay.effect(Effect::Keyed).unwrap();
+    let slow = |_| async {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        Ok::<_, Failure>(1)
+    };
+    assert!(pay.once(&acme(), &key("k"), &(), slow).await.unwrap().stored);
 }
 
 #[tokio::test(start_paused = true)]
@@ -357,4 +395,77 @@ async fn an_unseen_transaction_is_in_flight_at_once_where_nothing_is_in_doubt() 
     assert!(matches!(told, Err(OnceError::Guard(GuardError::InFlight { .. }))), "{told:?}");
     assert!(pay.guard().drain(Duration::from_secs(60)).await.is_clean());
     assert_eq!(claims.load(Ordering::SeqCst), 1);
+}
+
+/// A caller that waits runs under another owner than its own give-back: that one would free the claim of the work.
+#[tokio::test(start_paused = true)]
+async fn a_waiting_caller_does_not_share_its_owner_with_its_give_back() {
+    for hidden in 4..9 {
+        let (inner, effects) = (store(), Effects::default());
+        let wait = InFlight::Wait(Duration::from_secs(60));
+        let guard = Guard::new(Hiding::new(&inner, 1..hidden));
+        let pay = guard.operation("pay").unwrap().in_flight(wait).unwrap();
+        for replayed in [false, true] {
+            let mine = effects.clone();
+            let work = |_| async move {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+                Ok::<_, Failure>(mine.happen())
+            };
+            let reply = pay.once(&acme(), &key("k"), &(), work).await.unwrap();
+            assert_eq!((reply.stored, reply.replayed), (true, replayed), "{hidden}");
+        }
+        assert_eq!(effects.count(), 1, "{hidden}");
+    }
+}
+
+/// Its answer comes after another process had "not applied" believed and ran it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_answered_after_its_lease_does_not_run() {
+    let (inner, effects) = (store(), Effects::default());
+    let operation = |first: Fault| {
+        let claims = AtomicU32::new(0);
+        let store = Faulty::new(inner.clone(), move |call| match call {
+            Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => first,
+            _ => Fault::None,
+        });
+        let lookup = |_| async { Found::NotApplied };
+        let pay = Guard::new(store).operation("pay").unwrap().lookup(lookup, Duration::from_secs(1));
+        pay.lease(Duration::from_secs(2)).unwrap()
+    };
+    let (slow, quick) = (operation(Fault::AnswerSlow(Duration::from_secs(4))), operation(Fault::None));
+    let mine = effects.clone();
+    let first = tokio::spawn(async move {
+        slow.once(&acme(), &key("k"), &(), |_| async move { Ok::<_, Failure>(mine.happen()) }).await
+    });
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let mine = effects.clone();
+    let second =
+        quick.once(&acme(), &key("k"), &(), |_| async move { Ok::<_, Failure>(mine.happen()) }).await;
+    assert!(!second.unwrap().replayed);
+    assert!(first.await.unwrap().unwrap().replayed);
+    assert_eq!(effects.count(), 1);
+}
+
+/// A store that takes no body: smaller bounds than the library's are for instance MySQL's `max_allowed_packet`.
+#[tokio::test(start_paused = true)]
+async fn an_outcome_too_large_for_this_store_is_recorded_without_its_body() {
+    let faulty = Faulty::new(store(), |_| Fault::None).outcome_bytes_max(100);
+    for effect in [Effect::Opaque, Effect::Keyed] {
+        let pay = Guard::new(faulty.clone()).operation(effect.as_str()).unwrap().effect(effect).unwrap();
+        let print = Recipe::default().bytes(b"");
+        for replayed in [false, true] {
+            let work = |_| async {
+                let outcome = Outcome::new(201, "x".repeat(1_000)).header("location", "/payments/1");
+                Execution::completed(outcome)
+            };
+            let answer = pay.run(pay.intent(&acme(), &key("k")), print, work).await.unwrap();
+            assert_eq!(
+                (answer.stored, answer.replayed, answer.outcome.code),
+                (true, replayed, 201),
+                "{effect}"
+            );
+            assert_eq!(answer.outcome.body_bytes().is_none(), replayed, "{effect}");
+            assert_eq!(answer.outcome.headers.len(), 1, "{effect}");
+        }
+    }
 }

@@ -42,6 +42,7 @@ bugs! {
     RetryableFailureIsReplayed => a_retryable_failure_runs_again_at_once,
     FinalFailureRunsAgain => a_final_failure_is_replayed,
     LeaseNeverEnds => a_lapsed_opaque_claim_is_uncertain,
+    LeaseFarAheadRuns => a_lease_longer_than_any_has_lapsed,
     CallersClock => a_lease_runs_by_the_stores_clock,
     OpaqueRunsAgainAfterTheLease => a_lapsed_opaque_claim_is_uncertain,
     OpaqueBelievesAKeyedFailure => a_keyed_failure_is_uncertain_to_an_opaque_claimant,

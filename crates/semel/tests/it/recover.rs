@@ -255,7 +255,6 @@ async fn an_owner_that_lives_in_this_process_is_left_alone() {
     });
     let asked = Asked::default();
     let pay = Guard::new(faulty).operation("pay").unwrap();
-    let pay = pay.lookup(asked.answering(|_| Found::NotApplied), Duration::from_secs(300));
     let first = pay.clone();
     let first = tokio::spawn(async move {
         let work = |_| async {

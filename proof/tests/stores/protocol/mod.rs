@@ -1,7 +1,7 @@
-//! The protocol under simulation and under real kills, judged from outside.
+//! The protocol under real kills, judged from outside.
+
 mod crash_matrix;
 mod rolling_restart;
 mod scene;
-mod simulation;
 mod stalled_owner;
 mod store_lost;

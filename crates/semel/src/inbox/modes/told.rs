@@ -36,6 +36,8 @@ pub(super) fn refused(error: GuardError) -> Failed {
         GuardError::StoreUnavailable(_)
         | GuardError::NotRebuilt { .. }
         | GuardError::Busy { .. }
+        // The store could not be reached for a while; a lookup will find out what happened.
+        | GuardError::ClaimLost { .. }
         | GuardError::Draining => Failed::later(error),
         GuardError::KeyExpired | GuardError::KeyFromFuture | GuardError::KeyNotTimeOrdered => {
             Failed::poison(error)

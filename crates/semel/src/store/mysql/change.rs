@@ -63,11 +63,7 @@ impl Server {
                     statements.push(FINISH.fill(&[("brought", &std::mem::take(&mut rows))]));
                 }
             }
-            answers.push(Some(Ok(match step.answer {
-                Answer::Done => Finished::Recorded,
-                Answer::Already => Finished::Already,
-                _ => Finished::Stale,
-            })));
+            answers.push(Some(Ok(Finished::new(step.answer, *verdict, before.state))));
         }
         if !rows.is_empty() {
             statements.push(FINISH.fill(&[("brought", &rows)]));

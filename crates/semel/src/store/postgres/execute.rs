@@ -14,7 +14,7 @@ use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::Retention;
 use crate::intent::state::{Answer, Change, State, step};
 use crate::store::coalesce::{Executor, Failure};
-use crate::store::codes::{decision_text, effect_code, number, recipe_code, state_code};
+use crate::store::codes::{decision_text, effect_code, number, recipe_code, state_code, state_of};
 use crate::store::command::{Ask, Finishing};
 use crate::store::held::held;
 use crate::store::record::{on_claim, on_decide};
@@ -169,6 +169,10 @@ impl Batches {
                 Some(0) => Some(Ok(Finished::Recorded)),
                 Some(1) => Some(Ok(Finished::Already)),
                 Some(3) => None,
+                Some(other @ 10..) => {
+                    let state = state_of(i64::from(other) - 10).map_err(Trouble::Unreadable)?;
+                    Some(Ok(Finished::Other(state)))
+                }
                 _ => Some(Ok(Finished::Stale)),
             };
         }

@@ -187,6 +187,11 @@ impl Answer {
         }
     }
 
+    fn state(&self, at: usize) -> Result<State, StoreError> {
+        let wrong = |why| StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, why);
+        state_of(self.number(at)?.cast_signed()).map_err(wrong)
+    }
+
     fn time(&self, at: usize) -> Result<StoreTime, StoreError> {
         self.number(at).map(StoreTime)
     }
@@ -294,6 +299,7 @@ impl Store for RedisStore {
         Ok(match answer.number(0)? {
             1 => Finished::Recorded,
             2 => Finished::Already,
+            4 => Finished::Other(answer.state(2)?),
             _ => Finished::Stale,
         })
     }
@@ -332,11 +338,7 @@ impl Store for RedisStore {
         Ok(match answer.number(0)? {
             1 => Decided::Recorded,
             2 => Decided::Stale,
-            _ => {
-                let state = state_of(answer.number(2)? as i64);
-                let wrong = |why| StoreError::new(ErrorKind::Corrupt, Fate::NotApplied, why);
-                Decided::Refused(state.map_err(wrong)?)
-            }
+            _ => Decided::Refused(answer.state(2)?),
         })
     }
 

@@ -250,11 +250,7 @@ impl<'a> Transaction<'a> {
             ])?;
             self.wrote = true;
         }
-        Ok(match step.answer {
-            Answer::Done => Finished::Recorded,
-            Answer::Already => Finished::Already,
-            _ => Finished::Stale,
-        })
+        Ok(Finished::new(step.answer, *verdict, before.state))
     }
 
     fn decide(&mut self, id: &IntentId, decide: &Decide) -> rusqlite::Result<Decided> {

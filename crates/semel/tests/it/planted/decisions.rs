@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use semel::intent::policy::LEASE_MS_MAX;
 use semel::intent::state::{Answer, Change, Decider, Event, Head, Ruling, State, Step, step};
 use semel::{Effect, Epoch, Retention, StoreTime, Verdict};
 
@@ -91,8 +92,13 @@ pub(super) fn decider(bug: Bug) -> Decider {
 fn of_time(bug: Bug) -> Decider {
     match bug {
         Bug::LeaseNeverEnds => |head, event, now| {
-            let endless = head.map(|it| Head { lease_until: StoreTime(u64::MAX), ..*it });
+            let endless = head.map(|it| Head { lease_until: now.plus_ms(LEASE_MS_MAX), ..*it });
             step(endless.as_ref(), event, now)
+        },
+        Bug::LeaseFarAheadRuns => |head, event, now| {
+            let bounded = |it: &Head| it.lease_until.min(now.plus_ms(LEASE_MS_MAX));
+            let waited_for = head.map(|it| Head { lease_until: bounded(it), ..*it });
+            step(waited_for.as_ref(), event, now)
         },
         Bug::CallersClock => |head, event, _now| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -4,9 +4,10 @@ FROM semel_intent FORCE INDEX ({index})
 WHERE {place}
   -- Expired is absent.
   AND (state < 2 OR expires_at IS NULL OR expires_at > {now})
-  -- The state that holds now: an opaque claim whose lease ran out is uncertain.
-  AND IF(state = 0 AND effect = 0 AND lease_until <= {now}, 1, state) IN ({states})
-  AND {now} - IF(state = 0 AND lease_until <= {now}, lease_until, changed_at) >= {older_than_ms}
+  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day from now, is uncertain.
+  AND IF(state = 0 AND effect = 0 AND NOT (lease_until > {now} AND lease_until <= {now} + 86400000), 1, state) IN ({states})
+  -- What changed while the clock was ahead has been so for no time, and is listed all the same.
+  AND GREATEST(0, {now} - IF(state = 0 AND NOT (lease_until > {now} AND lease_until <= {now} + 86400000), lease_until, changed_at)) >= {older_than_ms}
   {filters}
 ORDER BY created_at DESC, id DESC
 LIMIT {limit}

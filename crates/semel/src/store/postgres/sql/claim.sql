@@ -32,8 +32,9 @@ looked AS MATERIALIZED (
             WHEN i.state >= 2 AND i.expires_at <= clock.now THEN 2
             -- Mismatch comes first.
             WHEN i.recipe = asked.recipe AND i.fingerprint <> asked.fingerprint THEN 0
-            -- Lapsed: both attempts have to be protected.
-            WHEN i.state = 0 AND i.lease_until <= clock.now AND i.effect > 0 AND asked.effect > 0 THEN 3
+            -- Lapsed (or given while the clock was more than a day ahead): both attempts have to be protected.
+            WHEN i.state = 0 AND NOT (i.lease_until > clock.now AND i.lease_until <= clock.now + 86400000)
+                AND i.effect > 0 AND asked.effect > 0 THEN 3
             -- Failed: a protected attempt speaks for itself alone, unless somebody decided.
             WHEN i.state = 4 AND (
                 i.effect = 0 OR asked.effect > 0 OR i.owner = '\x00000000000000000000000000000000'

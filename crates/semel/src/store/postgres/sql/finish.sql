@@ -2,7 +2,7 @@
 --   $1 ids, sorted   $2 owners   $3 epochs   $4 states   $5 retentions in ms, NULL is for ever   $6 outcomes
 --
 -- Answers: 0 recorded, 1 already, 2 stale, 3 to be asked again (somebody's transaction holds the row, or it
--- changed after the snapshot was taken). No answer: no such row.
+-- changed after the snapshot was taken), 10 and the state: another verdict was recorded before. No answer: no such row.
 WITH clock AS MATERIALIZED (
     SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now
 ),
@@ -18,7 +18,8 @@ locked AS MATERIALIZED (
             -- The fence is owner and epoch, never the lease.
             WHEN row.owner <> asked.owner OR row.epoch <> asked.epoch THEN 2
             -- The first outcome stands; an uncertain one may be made certain.
-            WHEN row.state >= 2 OR row.state = asked.state THEN 1
+            WHEN row.state = asked.state THEN 1
+            WHEN row.state >= 2 THEN 10 + row.state
             ELSE 3
         END AS answer
     FROM asked

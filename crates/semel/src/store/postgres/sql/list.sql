@@ -12,11 +12,12 @@ WHERE i.seq < $2::bigint
   {open}
   -- Expired is absent.
   AND (i.expires_at IS NULL OR i.expires_at > $1::bigint)
-  -- The state that holds now: an opaque claim whose lease ran out is uncertain.
-  AND ($4::integer >> CASE WHEN i.state = 0 AND i.effect = 0 AND i.lease_until <= $1::bigint THEN 1 ELSE i.state END) & 1 = 1
+  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day
+  -- from now, is uncertain.
+  AND ($4::integer >> CASE WHEN i.state = 0 AND i.effect = 0 AND NOT (i.lease_until > $1::bigint AND i.lease_until <= $1::bigint + 86400000) THEN 1 ELSE i.state END) & 1 = 1
   AND ($5::text IS NULL OR operation.name = $5::text)
   -- The tenant is the scope up to its first '/'.
   AND ($6::text IS NULL OR split_part(i.scope, '/', 1) = $6::text)
-  AND greatest(0, $1::bigint - CASE WHEN i.state = 0 AND i.lease_until <= $1::bigint THEN i.lease_until ELSE i.changed_at END) >= $7::bigint
+  AND greatest(0, $1::bigint - CASE WHEN i.state = 0 AND NOT (i.lease_until > $1::bigint AND i.lease_until <= $1::bigint + 86400000) THEN i.lease_until ELSE i.changed_at END) >= $7::bigint
 ORDER BY i.seq DESC
 LIMIT $8::bigint

@@ -21,7 +21,7 @@ locked AS MATERIALIZED (
         FROM semel_intent
         WHERE semel_intent.id = asked.id AND semel_intent.owner = asked.owner
           AND semel_intent.epoch = asked.epoch AND semel_intent.state = 0
-          AND semel_intent.lease_until > clock.now
+          AND semel_intent.lease_until > clock.now AND semel_intent.lease_until <= clock.now + 86400000
         OFFSET 0
         FOR NO KEY UPDATE SKIP LOCKED
     ) row
@@ -44,5 +44,5 @@ WHERE asked.id NOT IN (SELECT id FROM done)
       SELECT FROM semel_intent, clock
       WHERE semel_intent.id = asked.id AND semel_intent.owner = asked.owner
         AND semel_intent.epoch = asked.epoch AND semel_intent.state = 0
-        AND semel_intent.lease_until > clock.now
+        AND semel_intent.lease_until > clock.now AND semel_intent.lease_until <= clock.now + 86400000
   )

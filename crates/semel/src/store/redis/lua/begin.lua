@@ -51,6 +51,11 @@ local function later(ms)
     return math.min(now + ms, TIME_MAX)
 end
 
+-- The lease ran out; or it ends more than a day from now, and was given while the clock was wrong.
+local function is_lapsed(till)
+    return till <= now or till > now + 86400000
+end
+
 local function is_expired(state, till)
     return state >= 2 and till > 0 and till <= now
 end

@@ -25,7 +25,7 @@ if raw then
             end
             other_recipe = 1
         end
-        if state == 0 and till > now then
+        if state == 0 and not is_lapsed(till) then
             -- The same attempt asks again because it never saw our answer.
             if string.sub(raw, 29, 44) == owner then
                 return {1, now, epoch, tries, till, other_recipe}

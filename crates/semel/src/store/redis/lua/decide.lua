@@ -10,7 +10,7 @@ local state = tag % 8
 if epoch ~= tonumber(ARGV[2]) or is_expired(state, till) then
     return {2, now}
 end
-local lapsed = state == 0 and till <= now
+local lapsed = state == 0 and is_lapsed(till)
 local open = state == 1 or state == 4 or lapsed
 local ruling, retention, to_be = tonumber(ARGV[3]), tonumber(ARGV[4]), nil
 if ruling == 9 then

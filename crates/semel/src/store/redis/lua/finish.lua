@@ -1,5 +1,6 @@
 -- ARGV: 1 member of the open set, 2 owner, 3 epoch, 4 state to be, 5 retention in ms (-1 is for ever), 6 outcome
--- {1, now} recorded, {2, now} recorded before, {3, now} not yours any more
+-- {1, now} recorded, {2, now} recorded before, {3, now} not yours any more, {4, now, state} another verdict was
+-- recorded before
 local raw = redis.call('GET', KEYS[2])
 if not raw then
     return {3, now}
@@ -10,8 +11,11 @@ if epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
 end
 -- The fence is the epoch, not the lease: the last owner knows best, however late.
 local state, to_be, retention = tag % 8, tonumber(ARGV[4]), tonumber(ARGV[5])
-if state >= 2 or state == to_be then
+if state == to_be then
     return {2, now}
+end
+if state >= 2 then
+    return {4, now, state}
 end
 if to_be >= 2 then
     till = 0

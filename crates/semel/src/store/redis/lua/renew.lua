@@ -6,7 +6,7 @@ if raw == '' then
 end
 local tag, epoch, born, changed, till = struct.unpack(HEAD, raw)
 -- A lapsed lease is not brought back to life: somebody may have been told "uncertain" already.
-if tag % 8 ~= 0 or till <= now or epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
+if tag % 8 ~= 0 or is_lapsed(till) or epoch ~= tonumber(ARGV[3]) or string.sub(raw, 29, 44) ~= ARGV[2] then
     return {2, now}
 end
 till = later(tonumber(ARGV[4]))

@@ -11,11 +11,12 @@ WHERE seq < ?2
   {open}
   -- Expired is absent.
   AND (expires_at IS NULL OR expires_at > ?1)
-  -- The state that holds now: an opaque claim whose lease ran out is uncertain.
-  AND (?4 >> CASE WHEN state = 0 AND effect = 0 AND lease_until <= ?1 THEN 1 ELSE state END) & 1
+  -- The state that holds now: an opaque claim whose lease ran out, or ends more than a day from
+  -- now, is uncertain.
+  AND (?4 >> CASE WHEN state = 0 AND effect = 0 AND NOT (lease_until > ?1 AND lease_until <= ?1 + 86400000) THEN 1 ELSE state END) & 1
   AND (?5 IS NULL OR intent.operation = ?5)
   -- The tenant is the scope up to its first '/'; '0' is the character after '/'.
   AND (?6 IS NULL OR scope = ?6 OR (scope >= ?6 || '/' AND scope < ?6 || '0'))
-  AND max(0, ?1 - CASE WHEN state = 0 AND lease_until <= ?1 THEN lease_until ELSE changed_at END) >= ?7
+  AND max(0, ?1 - CASE WHEN state = 0 AND NOT (lease_until > ?1 AND lease_until <= ?1 + 86400000) THEN lease_until ELSE changed_at END) >= ?7
 ORDER BY seq DESC
 LIMIT ?8
