@@ -13,8 +13,9 @@
 //! one the next. Taken first, it waits until the lease is its own, and then its `begin` ends whatever the last owner
 //! may still have under way: committed before, it is seen in the position; not committed, it never is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::metrics::RelayMetrics;

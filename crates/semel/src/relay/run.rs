@@ -2,9 +2,10 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
@@ -225,9 +226,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Waits for the next look. A wake or a stop ends it.
     pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
-            () = tokio::time::sleep(idle) => {}
-            () = self.wake.0.notified() => {}
+            biased;
             () = wait(stopped) => {}
+            () = self.wake.0.notified() => {}
+            () = tokio::time::sleep(idle) => {}
         }
     }
 
@@ -352,7 +354,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         let farewell = async {
             wait(&mut stopped).await;
             let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
-            tokio::time::sleep_until(at.into()).await;
+            tokio::time::sleep_until(at).await;
         };
         let publish = async {
             tokio::select! {

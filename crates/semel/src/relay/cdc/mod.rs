@@ -284,7 +284,7 @@ impl CdcSource {
             Origin::Parked(retry) => {
                 active.link.retried(&cdc.outbox, retry, settled).await?;
                 active.parked = lag::any_parked(&active.link).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Stream { whole, spot, made_at } => {
                 let aside = Aside::of(&batch.events, made_at, settled);

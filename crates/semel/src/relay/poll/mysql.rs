@@ -214,7 +214,7 @@ impl MysqlSource {
         match origin {
             Origin::Parked { tried, parts } => {
                 link.retried(tried, parts, settled).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Parts { places, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();

@@ -318,7 +318,7 @@ impl PostgresSource {
             Origin::Parked(retry) => {
                 link.ahead = None;
                 link.retried(&outbox, retry, settled).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Window { lane, seqs, until } => {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));

@@ -287,7 +287,7 @@ impl Source for SqliteSource {
         match self.outstanding.take().filter(|_| self.table.is_some()) {
             None => return Err(SourceError::Fenced),
             Some((_, Origin::Parked(tried))) => {
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
                 let settled = settled.to_vec();
                 self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await?;
             }
