@@ -1,6 +1,6 @@
 //! The world of the relay: a thousand histories, planted bugs, known defects.
 
-use simulation::known::assert_known_defect;
+use simulation::known::{assert_known_defect, assert_mended};
 use simulation::worlds::relay::RelayWorld;
 
 use crate::laws;
@@ -22,32 +22,32 @@ fn every_planted_bug_is_caught() {
 
 #[test]
 fn nine_failing_keys() {
-    assert_known_defect::<RelayWorld>("relay_nine_failing_keys");
+    assert_mended::<RelayWorld>("relay_nine_failing_keys");
 }
 
 #[test]
 fn failing_topic_alone() {
-    assert_known_defect::<RelayWorld>("relay_failing_topic_alone");
+    assert_mended::<RelayWorld>("relay_failing_topic_alone");
 }
 
 #[test]
 fn retried_together() {
-    assert_known_defect::<RelayWorld>("relay_retried_together");
+    assert_mended::<RelayWorld>("relay_retried_together");
 }
 
 #[test]
 fn never_tried() {
-    assert_known_defect::<RelayWorld>("relay_never_tried");
+    assert_mended::<RelayWorld>("relay_never_tried");
 }
 
 #[test]
 fn always_in_doubt() {
-    assert_known_defect::<RelayWorld>("relay_always_in_doubt");
+    assert_mended::<RelayWorld>("relay_always_in_doubt");
 }
 
 #[test]
 fn blamed_while_the_sink_is_down() {
-    assert_known_defect::<RelayWorld>("relay_blamed_while_the_sink_is_down");
+    assert_mended::<RelayWorld>("relay_blamed_while_the_sink_is_down");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::sink::SinkError;
 /// A batch on its way.
 pub(super) struct Parts<'a> {
     batch: &'a Batch,
-    waves: Waves,
+    waves: Waves<'a>,
     /// Most events of the next transaction.
     most: usize,
     /// How often the first of the open ones has failed alone.
@@ -23,6 +23,16 @@ pub(super) struct Parts<'a> {
     tries_max: u32,
     /// Topics of which an event was given up after many tries.
     given_up: HashSet<&'a str>,
+    parked: Vec<GivenUp>,
+}
+
+/// An event of a batch that is to be parked, kept while the sink is asked what it has.
+#[derive(Clone, Debug)]
+pub(super) struct GivenUp {
+    at: usize,
+    event: Uuid,
+    error: SinkError,
+    for_good: bool,
 }
 
 impl<'a> Parts<'a> {
@@ -33,7 +43,7 @@ impl<'a> Parts<'a> {
         most: usize,
         options: &RelayOptions,
     ) -> Self {
-        let mut waves = Waves::new(&batch.events, options);
+        let mut waves = Waves::new(batch, options);
         if let Some(reached) = reached.filter(|reached| reached.is_of(&batch.position)) {
             let left_out: HashSet<&Uuid> = reached.left_out.iter().collect();
             for (at, pending) in batch.events.iter().enumerate() {
@@ -43,8 +53,8 @@ impl<'a> Parts<'a> {
                 }
             }
         }
-        let (most, tries_max) = (most.max(1), options.tries_max);
-        Self { batch, waves, most, failures: 0, tries_max, given_up: HashSet::new() }
+        let (most, tries_max) = (most.max(1), if batch.is_retry { 1 } else { options.tries_max });
+        Self { batch, waves, most, failures: 0, tries_max, given_up: HashSet::new(), parked: Vec::new() }
     }
 
     /// The places of those that go into the next transaction, in order. Empty when all is settled.
@@ -78,9 +88,35 @@ impl<'a> Parts<'a> {
     pub(super) fn refuse(&mut self, sent: &[usize], event: Uuid, error: &SinkError) -> bool {
         let named = |at: &&usize| self.batch.events.get(**at).is_some_and(|one| one.event.id() == event);
         let Some(at) = sent.iter().find(named) else { return false };
-        self.waves.park(*at, error, true);
+        self.park(*at, error, true);
         self.found();
         true
+    }
+
+    fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
+        self.waves.park(at, error, for_good);
+        let event = self.batch.events.get(at).map(|pending| pending.event.id());
+        self.parked.extend(event.map(|event| GivenUp { at, event, error: error.clone(), for_good }));
+    }
+
+    /// What was found out about the events of this batch so far.
+    pub(super) fn given_up(self) -> Vec<GivenUp> {
+        self.parked
+    }
+
+    /// What was found out about them before the sink was asked what it has. Events that it has are not given up.
+    pub(super) fn give_up_again(&mut self, before: Vec<GivenUp>) {
+        for GivenUp { at, event, error, for_good } in before {
+            let is_same = self.batch.events.get(at).is_some_and(|pending| pending.event.id() == event);
+            if is_same && self.waves.open().contains(&at) {
+                self.park(at, &error, for_good);
+            }
+        }
+    }
+
+    /// So often the first of the open ones has ended in doubt alone, and was then seen not to be published.
+    pub(super) fn was_in_doubt(&mut self, times: u32) {
+        self.failures = times;
     }
 
     /// The sink works and did not take these: one of them is to blame. `true`: the same is to be tried once more, after
@@ -97,7 +133,7 @@ impl<'a> Parts<'a> {
             return true;
         }
         self.given_up.insert(topic);
-        self.waves.park(*at, error, false);
+        self.park(*at, error, false);
         self.found();
         false
     }

@@ -79,12 +79,19 @@ pub struct Batch {
     pub position: Position,
     /// The events. Never empty.
     pub events: Vec<Pending>,
+    /// They were parked and are tried again: one that fails is parked again at once.
+    pub is_retry: bool,
 }
 
 impl Batch {
     /// A batch of these.
     pub fn new(position: Position, events: Vec<Pending>) -> Self {
-        Self { position, events }
+        Self { position, events, is_retry: false }
+    }
+
+    /// A batch of parked events that are tried again.
+    pub fn retry(position: Position, events: Vec<Pending>) -> Self {
+        Self { position, events, is_retry: true }
     }
 }
 

@@ -19,8 +19,14 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let blamed = failing * tries * (call_ms + pause_ms);
     // Where nothing in a batch succeeds, it is read past at `suspects_max` keys a second, later each time.
     let read_past = 2 * 1_000 * failing * failing / settings.suspects_max.max(1) as u64;
-    // A transaction that fails is halved until the event is found, and each try is checked with an empty one.
-    let halved = if settings.exactly_once { failing * 20 * call_ms } else { 0 };
+    // A transaction that fails or is in doubt is halved until the event is found, with pauses that grow, and each try is
+    // checked with an empty one. From one event to the next it takes a few.
+    let halved = if settings.exactly_once {
+        let longest_ms = (settings.pause_first_ms << 10).min(settings.pause_longest_ms);
+        failing * 12 * (call_ms + settings.pause_first_ms) + 4 * longest_ms
+    } else {
+        0
+    };
     // In front of it are at most all events, one batch each, and between two batches one of parked events.
     let batches = events.div_ceil(settings.batch_max as u64) + 2;
     let in_front = batches * (2 * call_ms + halved) + 2 * plan.topic_changes() as u64 * call_ms;
@@ -30,9 +36,8 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
 /// When something disturbs everything: nothing is asked of these times. With what it takes to get going again.
 fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
     let settings = &plan.settings;
-    // Healthy keys may have been parked meanwhile, and are tried again after a pause that grew with the disturbance.
-    let parked_ms =
-        |long: u64| (2 * settings.retry_ms + 2 * long).min(settings.retry_ms.max(RETRY_LONGEST_MS));
+    // Healthy keys may have been parked meanwhile, and are tried again after a pause that may have grown to the longest.
+    let parked_ms = settings.retry_ms.max(RETRY_LONGEST_MS);
     let taken_over = 3 * settings.lease_ms + 2 * settings.pause_longest_ms + 2_000;
     let spans = plan.faults.iter().filter_map(|fault| match fault {
         Fault::SinkDown { at_ms, for_ms, .. }
@@ -40,7 +45,7 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
         | Fault::SinkSlow { at_ms, for_ms, .. }
         | Fault::OutboxDown { at_ms, for_ms }
         | Fault::OutboxSilent { at_ms, for_ms } => {
-            Some((*at_ms, at_ms + for_ms + parked_ms(*for_ms) + taken_over + 10_000))
+            Some((*at_ms, at_ms + for_ms + parked_ms + taken_over + 10_000))
         }
         Fault::Crash { at_ms, down_ms, .. } | Fault::Stop { at_ms, down_ms, .. } => {
             Some((*at_ms, at_ms + down_ms + taken_over))
@@ -78,8 +83,7 @@ pub(super) fn deadlines(plan: &Plan, strikes: &[Strike]) -> Vec<Option<u64>> {
                 return None;
             }
             // It may be parked then, and its next try has been put off.
-            let failed_for = end.saturating_sub(append.at_ms);
-            from = from.max(end) + (2 * retry_ms + 2 * failed_for).min(retry_ms.max(RETRY_LONGEST_MS));
+            from = from.max(end) + retry_ms.max(RETRY_LONGEST_MS);
         }
         Some(after(from, within, &spans))
     };

@@ -153,11 +153,6 @@ fn faults(rng: &mut Rng, plan: &Plan) -> Vec<Fault> {
     faults
 }
 
-/// Today's relay decides by counts who is to blame. Where more than `suspects_max` keys fail, or the sink never tries an
-/// event, or a transaction is in doubt each time, and nothing is left in the batch that succeeds, it stops for good. And
-/// where few fail because the sink is down, it parks them.
-const BLAMES_BY_COUNTS: bool = true;
-
 /// Today's relay takes an event that shares its id with one that was left out for left out too, and repeats it.
 const TWINS_ARE_TAKEN_FOR_ONE: bool = true;
 
@@ -168,13 +163,6 @@ const REFUSED_HIDES_WHAT_IS_BEFORE_IT: bool = true;
 fn avoid_what_is_known(plan: &mut Plan) {
     if REFUSED_HIDES_WHAT_IS_BEFORE_IT && plan.settings.exactly_once {
         plan.faults.retain(|fault| !matches!(fault, Fault::Refused { .. }));
-    }
-    for fault in plan.faults.iter_mut().filter(|_| BLAMES_BY_COUNTS) {
-        if let Fault::KeyFails { how, .. } | Fault::TopicFails { how, .. } | Fault::SinkDown { how, .. } =
-            fault
-        {
-            *how = How::OneDestination;
-        }
     }
     for append in plan.appends.iter_mut().filter(|_| TWINS_ARE_TAKEN_FOR_ONE) {
         append.twin = false;

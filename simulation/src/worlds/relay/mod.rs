@@ -106,6 +106,7 @@ impl World for RelayWorld {
         "position_forgets_what_is_left_out",
         "leases_never_end",
         "retries_without_a_pause",
+        "never_reads_past",
     ];
     const MUST_HAPPEN: &'static [(&'static str, u64)] = &[
         ("histories exactly once", 200),

@@ -213,7 +213,11 @@ impl SimulatedSource {
     }
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let batch = Batch::new(Position { lineage: Lineage::read("simulated"), place }, events);
+        let position = Position { lineage: Lineage::read("simulated"), place };
+        let batch = match &origin {
+            Origin::Chunk { .. } => Batch::new(position, events),
+            Origin::Parked { .. } => Batch::retry(position, events),
+        };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }

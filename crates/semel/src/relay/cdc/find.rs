@@ -206,7 +206,8 @@ impl CdcSource {
 
     fn give(&mut self, place: Place, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
         let lineage = self.active.as_ref().map(Active::lineage)?;
-        let batch = Batch { position: Position { lineage, place: place.to_string() }, events };
+        let position = Position { lineage, place: place.to_string() };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         Some(batch)
     }

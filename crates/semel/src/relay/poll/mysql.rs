@@ -201,7 +201,8 @@ impl MysqlSource {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.link.as_ref().map_or("", |link| link.lineage.as_str());
-        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        let position = Position { lineage: Lineage::read(lineage), place };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked { .. }) };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }

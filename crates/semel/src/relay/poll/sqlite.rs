@@ -218,7 +218,8 @@ impl SqliteSource {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.turn.as_ref().map_or("", |turn| turn.lineage.as_str());
-        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        let position = Position { lineage: Lineage::read(lineage), place };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }
