@@ -52,7 +52,7 @@ fn blamed_while_the_sink_is_down() {
 
 #[test]
 fn one_id_on_two_topics() {
-    assert_known_defect::<RelayWorld>("relay_one_id_on_two_topics");
+    assert_mended::<RelayWorld>("relay_one_id_on_two_topics");
 }
 
 #[test]

@@ -41,5 +41,6 @@ pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{
-    Batch, Lag, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
+    Batch, Lag, LeftOut, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source,
+    SourceError,
 };

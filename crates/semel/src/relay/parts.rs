@@ -3,12 +3,12 @@
 //! Whatever part of a batch is published, the position says what is still left out. So a part may be published alone,
 //! and after a crash it is known which were.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
 use super::options::RelayOptions;
-use super::source::{Batch, Reached, Settled};
+use super::source::{Batch, LeftOut, Pending, Reached, Settled};
 use super::wave::Waves;
 use crate::sink::SinkError;
 
@@ -24,6 +24,8 @@ pub(super) struct Parts<'a> {
     /// Topics of which an event was given up after many tries.
     given_up: HashSet<&'a str>,
     parked: Vec<GivenUp>,
+    /// Ids that several events of the batch have, on different topics.
+    shared: HashSet<Uuid>,
 }
 
 /// An event of a batch that is to be parked, kept while the sink is asked what it has.
@@ -45,16 +47,32 @@ impl<'a> Parts<'a> {
     ) -> Self {
         let mut waves = Waves::new(batch, options);
         if let Some(reached) = reached.filter(|reached| reached.is_of(&batch.position)) {
-            let left_out: HashSet<&Uuid> = reached.left_out.iter().collect();
+            let mut left_out: HashMap<Uuid, Vec<&LeftOut>> = HashMap::new();
+            for left in &reached.left_out {
+                left_out.entry(left.event).or_default().push(left);
+            }
             for (at, pending) in batch.events.iter().enumerate() {
+                let of_its_id = left_out.get(&pending.event.id()).map_or(&[][..], Vec::as_slice);
                 // Also one that is held now: it was not when it was published.
-                if !left_out.contains(&pending.event.id()) {
+                if !of_its_id.iter().any(|left| left.is(&pending.event)) {
                     waves.settle(at, Settled::Confirmed);
                 }
             }
         }
+        let mut ids = HashSet::new();
+        let all = batch.events.iter().map(|pending| pending.event.id());
+        let shared = all.filter(|id| !ids.insert(*id)).collect();
         let (most, tries_max) = (most.max(1), if batch.is_retry { 1 } else { options.tries_max });
-        Self { batch, waves, most, failures: 0, tries_max, given_up: HashSet::new(), parked: Vec::new() }
+        Self {
+            batch,
+            waves,
+            most,
+            failures: 0,
+            tries_max,
+            given_up: HashSet::new(),
+            parked: Vec::new(),
+            shared,
+        }
     }
 
     /// The places of those that go into the next transaction, in order. Empty when all is settled.
@@ -65,11 +83,15 @@ impl<'a> Parts<'a> {
     }
 
     /// Whom the position names when these are published: all that are not.
-    pub(super) fn left_out(&self, sending: &[usize]) -> Vec<Uuid> {
+    pub(super) fn left_out(&self, sending: &[usize]) -> Vec<LeftOut> {
         let sending: HashSet<&usize> = sending.iter().collect();
         let left = |at: &usize| !sending.contains(at) && !self.waves.is_confirmed(*at);
         let events = self.batch.events.iter().enumerate();
-        events.filter(|(at, _)| left(at)).map(|(_, pending)| pending.event.id()).collect()
+        let named = |pending: &Pending| {
+            let (event, topic) = (pending.event.id(), pending.event.topic());
+            LeftOut { event, topic: self.shared.contains(&event).then(|| topic.to_owned()) }
+        };
+        events.filter(|(at, _)| left(at)).map(|(_, pending)| named(pending)).collect()
     }
 
     /// Most events of the next transaction.
@@ -84,10 +106,11 @@ impl<'a> Parts<'a> {
         self.found();
     }
 
-    /// The sink named the event. `false`: it is none of these.
+    /// The sink named the event. `false`: it is none of these, or several: then it is found like one that was not named.
     pub(super) fn refuse(&mut self, sent: &[usize], event: Uuid, error: &SinkError) -> bool {
         let named = |at: &&usize| self.batch.events.get(**at).is_some_and(|one| one.event.id() == event);
-        let Some(at) = sent.iter().find(named) else { return false };
+        let mut named = sent.iter().filter(named);
+        let (Some(at), None) = (named.next(), named.next()) else { return false };
         self.park(*at, error, true);
         self.found();
         true

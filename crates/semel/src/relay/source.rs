@@ -203,7 +203,30 @@ pub struct Reached {
     /// The batch that was published last.
     pub position: Position,
     /// Events of it that were not: parked, or behind one that is.
-    pub left_out: Vec<Uuid>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// An event that was not published with its batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// Its id.
+    pub event: Uuid,
+    /// Its topic, where another event of the batch has the same id.
+    pub topic: Option<String>,
+}
+
+impl LeftOut {
+    /// Whether it is this event.
+    pub fn is(&self, event: &Event) -> bool {
+        self.event == event.id() && self.topic.as_ref().is_none_or(|topic| topic == event.topic())
+    }
+}
+
+impl From<Uuid> for LeftOut {
+    /// The only event of its batch with this id.
+    fn from(event: Uuid) -> Self {
+        Self { event, topic: None }
+    }
 }
 
 /// How much is left.

@@ -153,9 +153,6 @@ fn faults(rng: &mut Rng, plan: &Plan) -> Vec<Fault> {
     faults
 }
 
-/// Today's relay takes an event that shares its id with one that was left out for left out too, and repeats it.
-const TWINS_ARE_TAKEN_FOR_ONE: bool = true;
-
 /// Today a key is not tried again by itself where a later event of it was refused for good, although the first may get
 /// through by now.
 const REFUSED_HIDES_WHAT_IS_BEFORE_IT: bool = true;
@@ -163,9 +160,6 @@ const REFUSED_HIDES_WHAT_IS_BEFORE_IT: bool = true;
 fn avoid_what_is_known(plan: &mut Plan) {
     if REFUSED_HIDES_WHAT_IS_BEFORE_IT && plan.settings.exactly_once {
         plan.faults.retain(|fault| !matches!(fault, Fault::Refused { .. }));
-    }
-    for append in plan.appends.iter_mut().filter(|_| TWINS_ARE_TAKEN_FOR_ONE) {
-        append.twin = false;
     }
 }
 
