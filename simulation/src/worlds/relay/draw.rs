@@ -14,7 +14,6 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
     let appends = appends(rng);
     let mut plan = Plan { settings, appends, faults: Vec::new() };
     plan.faults = faults(rng, &plan);
-    avoid_what_is_known(&mut plan);
     plan
 }
 
@@ -151,16 +150,6 @@ fn faults(rng: &mut Rng, plan: &Plan) -> Vec<Fault> {
         }
     }
     faults
-}
-
-/// Today a key is not tried again by itself where a later event of it was refused for good, although the first may get
-/// through by now.
-const REFUSED_HIDES_WHAT_IS_BEFORE_IT: bool = true;
-
-fn avoid_what_is_known(plan: &mut Plan) {
-    if REFUSED_HIDES_WHAT_IS_BEFORE_IT && plan.settings.exactly_once {
-        plan.faults.retain(|fault| !matches!(fault, Fault::Refused { .. }));
-    }
 }
 
 /// Smaller plans, the boldest cuts first.

@@ -84,7 +84,8 @@ impl Retried {
                 Settled::Parked { error, for_good, .. } => {
                     retried.failed.push(*n);
                     retried.errors.push(error.clone());
-                    again.insert(key, (*for_good, due));
+                    // The first of a key decides when it is tried again: one behind it may be refused for good.
+                    again.entry(key).or_insert((*for_good, due));
                 }
                 Settled::Held => {}
             }
@@ -125,6 +126,14 @@ mod tests {
         assert_eq!(Tried::named(&tried.place()), Some(tried.ns));
         assert_eq!(Tried::named("parked []"), None);
         assert_eq!(Tried::named("[0, 1] 3:3:..5:5: 0-7"), None);
+    }
+
+    #[test]
+    fn the_first_of_a_key_decides_when_it_is_tried_again() {
+        let tried = Tried { ns: vec![1, 2], keys: vec!["a".into(), "a".into()], ..Tried::default() };
+        assert_eq!(Retried::of(&tried, &[parked(false), parked(true)]).for_good, [false]);
+        assert_eq!(Retried::of(&tried, &[parked(true), Settled::Held]).for_good, [true]);
+        assert_eq!(Retried::of(&tried, &[Settled::Confirmed, parked(true)]).for_good, [true]);
     }
 
     #[test]
