@@ -13,15 +13,16 @@
 //! one the next. Taken first, it waits until the lease is its own, and then its `begin` ends whatever the last owner
 //! may still have under way: committed before, it is seen in the position; not committed, it never is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::metrics::RelayMetrics;
-use super::parts::Parts;
+use super::parts::{GivenUp, Parts};
 use super::reached::LEFT_OUT_MAX;
 use super::run::{Ended, Relay, RelayError, grown, keeping, record, spans, wait, within};
-use super::source::{Batch, Reached, Source, SourceError};
+use super::source::{Batch, Position, Reached, Source, SourceError};
 use crate::crash;
 use crate::observe::names;
 use crate::sink::{ExactlyOnce, SinkError};
@@ -34,6 +35,48 @@ struct Sea {
     most: usize,
     /// It was left while it was taken over, and may be about it still.
     begins: bool,
+    /// It took something, or was seen to work, since the relay last paused: the next pause is a short one.
+    works: bool,
+    /// Batches that were left when the sink had to be asked. The last at the end.
+    unfinished: Vec<Unfinished>,
+}
+
+/// Most of them. The batch that the sink has had last comes between, so there are two; others are of lost sources.
+const UNFINISHED_MAX: usize = 8;
+
+/// What was found out about the events of a batch before the sink had to be asked what it has.
+struct Unfinished {
+    position: Position,
+    given_up: Vec<GivenUp>,
+    doubt: Option<Doubt>,
+}
+
+/// A transaction of one event that ended in doubt. Once the sink is taken over again it is known what became of it, and one
+/// that was not published has failed: a destination that never answers is found out like one that says no.
+struct Doubt {
+    /// Its place in the batch.
+    at: usize,
+    /// How often in a row.
+    times: u32,
+    error: SinkError,
+}
+
+impl Sea {
+    /// What is known of a batch from before.
+    fn unfinished(&mut self, position: &Position) -> &mut Unfinished {
+        let at = match self.unfinished.iter().position(|one| one.position == *position) {
+            Some(at) => at,
+            None => {
+                if self.unfinished.len() >= UNFINISHED_MAX {
+                    self.unfinished.remove(0);
+                }
+                let position = position.clone();
+                self.unfinished.push(Unfinished { position, given_up: Vec::new(), doubt: None });
+                self.unfinished.len() - 1
+            }
+        };
+        &mut self.unfinished[at]
+    }
 }
 
 /// What taking the sink over brought.
@@ -88,7 +131,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     pub async fn run_exactly_once(mut self) -> Result<Ended, RelayError> {
         let mut ended = Ended::default();
         let mut stopped = self.stop.subscribe();
-        let mut sea = Sea { known: None, most: usize::MAX, begins: false };
+        let mut sea =
+            Sea { known: None, most: usize::MAX, begins: false, works: false, unfinished: Vec::new() };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         self.check_promise_first().await;
         while !*stopped.borrow() {
@@ -117,6 +161,9 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
                 Ok(Turn::Again) => {
                     sea.known = None;
+                    if std::mem::take(&mut sea.works) {
+                        pause = self.options.pause.0;
+                    }
                     // Lost meanwhile, it is asked for again; not at once, as below.
                     if self.keeping(within(pause, wait(&mut stopped))).await?.is_none() {
                         within(self.options.pause.0, wait(&mut stopped)).await;
@@ -148,6 +195,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     async fn turn(&mut self, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
         if sea.known.is_none() {
             if !self.source.take_all().await? {
+                sea.unfinished.clear();
                 return Ok(Turn::Standby);
             }
             match self.begin().await? {
@@ -229,47 +277,12 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         }
         let options = self.options.clone();
         let mut parts = Parts::new(batch, reached, sea.most, &options);
-        let (mut confirmed, mut leave_at) = (0, None);
-        let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.0);
-        loop {
-            let sending = parts.next();
-            if sending.is_empty() {
-                break;
-            }
-            if *stopped.borrow() {
-                let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
-                if Instant::now() >= at {
-                    return Ok(Turn::Again);
-                }
-            }
-            let error = match self.commit(batch, &parts, &sending, sea).await? {
-                Ok(()) => {
-                    confirmed += sending.len() as u64;
-                    parts.confirm(&sending);
-                    sea.most = parts.most();
-                    pause = options.pause.0;
-                    continue;
-                }
-                Err(Failed::Again) => return Ok(Turn::Again),
-                Err(Failed::No(error)) => error,
-            };
-            if error.refused_event().is_some_and(|event| parts.refuse(&sending, event, &error)) {
-                continue;
-            }
-            tracing::warn!(%error, events = sending.len(), "a transaction failed");
-            // Is it the events, or the sink? One without events tells.
-            let again = match self.commit(batch, &parts, &[], sea).await? {
-                Ok(()) => parts.blame(&sending, &error),
-                Err(Failed::Again) => return Ok(Turn::Again),
-                Err(Failed::No(_)) => true,
-            };
-            if again {
-                if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
-                    return Ok(Turn::Again);
-                }
-                pause = grown(pause, &options);
-            }
-        }
+        parts.give_up_again(std::mem::take(&mut sea.unfinished(&batch.position).given_up));
+        let Some(confirmed) = self.send_parts(batch, &mut parts, sea).await? else {
+            sea.unfinished(&batch.position).given_up = parts.given_up();
+            return Ok(Turn::Again);
+        };
+        sea.unfinished.retain(|one| one.position != batch.position);
         let settled = parts.settled();
         crash::point(crash::BEFORE_DONE);
         self.source.done(&settled).await?;
@@ -279,6 +292,84 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         ended.parked += settled.iter().filter(|one| **one != super::Settled::Confirmed).count() as u64;
         ended.batches += 1;
         Ok(Turn::Done)
+    }
+
+    /// Transaction by transaction. Returns how many were confirmed. `None`: from the start.
+    async fn send_parts(
+        &mut self,
+        batch: &Batch,
+        parts: &mut Parts<'_>,
+        sea: &mut Sea,
+    ) -> Result<Option<u64>, RelayError> {
+        let options = self.options.clone();
+        let (mut confirmed, mut leave_at) = (0, None);
+        let (mut stopped, mut pause) = (self.stop.subscribe(), options.pause.0);
+        if self.judge_doubt(batch, parts, sea).await?.is_none() {
+            return Ok(None);
+        }
+        loop {
+            let sending = parts.next();
+            if sending.is_empty() {
+                return Ok(Some(confirmed));
+            }
+            if *stopped.borrow() {
+                let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
+                if Instant::now() >= at {
+                    return Ok(None);
+                }
+            }
+            let error = match self.commit(batch, parts, &sending, sea).await? {
+                Ok(()) => {
+                    confirmed += sending.len() as u64;
+                    parts.confirm(&sending);
+                    sea.most = parts.most();
+                    pause = options.pause.0;
+                    continue;
+                }
+                Err(Failed::Again) => return Ok(None),
+                Err(Failed::No(error)) => error,
+            };
+            if error.refused_event().is_some_and(|event| parts.refuse(&sending, event, &error)) {
+                continue;
+            }
+            tracing::warn!(%error, events = sending.len(), "a transaction failed");
+            // Is it the events, or the sink? One without events tells.
+            let again = match self.commit(batch, parts, &[], sea).await? {
+                Ok(()) => parts.blame(&sending, &error),
+                Err(Failed::Again) => return Ok(None),
+                Err(Failed::No(_)) => true,
+            };
+            if again {
+                if self.pause(pause, &mut stopped, leave_at.is_some()).await?.is_none() {
+                    return Ok(None);
+                }
+                pause = grown(pause, &options);
+            }
+        }
+    }
+
+    /// The sink has been taken over since a transaction of one event was in doubt: if the event is not published, that was a
+    /// failure like any other. `None`: from the start.
+    async fn judge_doubt(
+        &mut self,
+        batch: &Batch,
+        parts: &mut Parts<'_>,
+        sea: &mut Sea,
+    ) -> Result<Option<()>, RelayError> {
+        let (next, doubt) = (parts.next().first().copied(), &mut sea.unfinished(&batch.position).doubt);
+        // Published after all.
+        doubt.take_if(|doubt| Some(doubt.at) != next);
+        let Some(Doubt { at, times, error }) = doubt else { return Ok(Some(())) };
+        let (at, times, error) = (*at, *times, error.clone());
+        Ok(match self.commit(batch, parts, &[], sea).await? {
+            Ok(()) => {
+                parts.was_in_doubt(times - 1);
+                parts.blame(&[at], &error);
+                Some(())
+            }
+            Err(Failed::Again) => None,
+            Err(Failed::No(_)) => Some(()),
+        })
     }
 
     /// One transaction: these events, and the position that leaves out the others.
@@ -316,7 +407,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         self.tell_call(began, events.len(), told);
         match answer? {
             Some(Ok(())) => {
-                sea.known = Some(Some(reached));
+                (sea.known, sea.works) = (Some(Some(reached)), true);
                 Ok(Ok(()))
             }
             Some(Err(error)) if error.is_fenced() => Err(RelayError::Fenced(error)),
@@ -325,6 +416,11 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 // It may have been too much for the time there is.
                 if !sending.is_empty() {
                     sea.most = (sending.len() / 2).max(1);
+                }
+                if let [at] = *sending {
+                    let doubt = &mut sea.unfinished(&batch.position).doubt;
+                    let before = doubt.as_ref().filter(|doubt| doubt.at == at).map_or(0, |doubt| doubt.times);
+                    *doubt = Some(Doubt { at, times: before.saturating_add(1), error });
                 }
                 Ok(Err(Failed::Again))
             }

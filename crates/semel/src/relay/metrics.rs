@@ -59,6 +59,11 @@ struct Families {
 
 type Seen = Arc<Mutex<State>>;
 
+/// The runtime's clock, so that a paused one is obeyed.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 #[derive(Debug, Default)]
 struct State {
     health: Health,
@@ -108,12 +113,12 @@ impl RelayMetrics {
     /// Why the relay cannot be said to work, if neither its source nor its sink may be away for longer than this.
     /// `None`: it works.
     pub fn trouble(&self, patience: Duration) -> Option<String> {
-        self.seen().health.trouble(Instant::now(), patience)
+        self.seen().health.trouble(now(), patience)
     }
 
     /// The source did what it was asked.
     pub(crate) fn source_answered(&self) {
-        self.seen().health.source_answered(Instant::now());
+        self.seen().health.source_answered(now());
     }
 
     /// The source failed.
@@ -152,7 +157,7 @@ impl RelayMetrics {
 
     /// The sink is given events.
     pub(crate) fn call_begins(&self) {
-        self.seen().health.call_begins(Instant::now());
+        self.seen().health.call_begins(now());
     }
 
     /// What the sink said after this long.
@@ -183,7 +188,7 @@ impl RelayMetrics {
         if error.is_some() {
             self.0.sink_errors.inc();
         }
-        self.seen().health.call_ends(Instant::now(), answered, error.as_deref());
+        self.seen().health.call_ends(now(), answered, error.as_deref());
     }
 
     /// The call was left before its end: nothing is known of the sink.
@@ -193,7 +198,7 @@ impl RelayMetrics {
 
     /// How much is left.
     pub(crate) fn sampled(&self, lag: Lag) {
-        self.seen().lag = Some((lag, Instant::now()));
+        self.seen().lag = Some((lag, now()));
     }
 
     fn seen(&self) -> MutexGuard<'_, State> {
@@ -238,7 +243,7 @@ impl Collector for Lags {
         let Some((lag, at)) = lag else { return Ok(()) };
         let help = "Events of our lanes to be published; counting stops at 10,000";
         tell(names::RELAY_UNPUBLISHED, help, lag.events as f64)?;
-        let oldest = oldest(&lag, at.elapsed()).as_secs_f64();
+        let oldest = oldest(&lag, now().saturating_duration_since(at)).as_secs_f64();
         tell(names::RELAY_OLDEST, "For how long the oldest of them waits", oldest)?;
         tell(names::RELAY_PARKED, "Parked and held events; counting stops at 10,000", lag.parked as f64)?;
         tell(names::RELAY_LANES, "Lanes that are ours", f64::from(lag.lanes))?;

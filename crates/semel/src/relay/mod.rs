@@ -8,9 +8,11 @@
 //!
 //! - **The relay dies.** What it was sending is written down and is sent again, the same events in the same order with
 //!   the same ids.
-//! - **The broker is down.** The batch waits, with growing pauses, for as long as it takes.
+//! - **The broker is down.** The batch waits, with growing pauses. As long as nothing gets through it is not known whether
+//!   the broker fails or these events do: after a while their keys are set aside, so that others are tried, and come back
+//!   by themselves.
 //! - **An event cannot be published.** Its key is [parked](Parked) with a copy of it and of what comes after; the other
-//!   keys go on.
+//!   keys go on. Whether the event is to blame is decided by what succeeded since it failed, never by how many failed.
 //! - **It must be seen once.** With a sink that keeps the position beside the events,
 //!   [`run_exactly_once`](Relay::run_exactly_once) compares it after every crash and doubt.
 //! - **The broker may forget.** The sink is asked when the relay starts, and what stands in the way of its promise is
@@ -18,6 +20,7 @@
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
 
+mod blame;
 #[cfg(feature = "postgres")]
 pub mod cdc;
 mod exactly_once;
@@ -38,5 +41,6 @@ pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use run::{Ended, Relay, RelayError, Stop, Wake};
 pub use source::{
-    Batch, Lag, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
+    Batch, Lag, LeftOut, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source,
+    SourceError,
 };

@@ -58,19 +58,23 @@ impl RelayOptions {
         self
     }
 
-    /// How often one event may fail before its key is set aside, while the sink is not wholly down: 3 unless told
+    /// How often one event may fail before its key is set aside, while the sink takes others: 3 unless told
     /// otherwise. Few, because all others wait until then; it comes back by itself soon. One that the broker refuses for
-    /// good is parked at once.
+    /// good is parked at once, and so is one that was parked before and fails again.
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self
     }
 
-    /// When nothing was confirmed and more keys than these failed, the sink is down and no event is to blame: 8
-    /// unless told otherwise. Those that the sink says are about [one place](crate::sink::SinkError::of_one_place) only, and
-    /// those that were [not sent](crate::sink::SinkError::not_tried), are not counted.
-    pub fn suspects_max(mut self, keys: usize) -> Self {
-        self.suspects_max = keys;
+    /// How many keys a second may be set aside while the sink confirms nothing: 8 unless told otherwise.
+    ///
+    /// An event is to blame for its failure if the sink confirmed anything since, or says that only
+    /// [one place](crate::sink::SinkError::of_one_place) is away. Where nothing gets through, it may be the sink or it may be these events:
+    /// after a while the relay reads past them to see whether others get through. A batch with 8 failing keys is waited for
+    /// for a second, one with 4,000 for a minute, which is the most, the second batch in a row twice as long, the third
+    /// three times, until anything succeeds. 0: such a batch is waited for without end, and what is behind it too.
+    pub fn suspects_max(mut self, keys_per_second: usize) -> Self {
+        self.suspects_max = keys_per_second;
         self
     }
 

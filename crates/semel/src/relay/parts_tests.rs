@@ -22,6 +22,10 @@ fn id(batch: &Batch, at: usize) -> Uuid {
     batch.events[at].event.id()
 }
 
+fn left(batch: &Batch, at: usize) -> LeftOut {
+    id(batch, at).into()
+}
+
 fn no() -> SinkError {
     SinkError::not_published("no")
 }
@@ -47,10 +51,10 @@ fn of_the_positions_batch_only_what_was_left_out_is_open() {
     // Held since it was published, and held as it was.
     batch.events[0].held = true;
     batch.events[3].held = true;
-    let reached = Reached { position: position("here"), left_out: vec![id(&batch, 2), id(&batch, 3)] };
+    let reached = Reached { position: position("here"), left_out: vec![left(&batch, 2), left(&batch, 3)] };
     let mut again = parts(&batch, Some(&reached));
     assert_eq!(again.next(), [2]);
-    assert_eq!(again.left_out(&[2]), [id(&batch, 3)]);
+    assert_eq!(again.left_out(&[2]), [left(&batch, 3)]);
     again.confirm(&[2]);
     let confirmed = Settled::Confirmed;
     assert_eq!(again.settled(), [confirmed.clone(), confirmed.clone(), confirmed, Settled::Held]);
@@ -65,7 +69,7 @@ fn a_named_event_parks_its_key_or_itself_and_the_rest_goes() {
     assert!(!keyed.refuse(&[0, 1, 2], Uuid::nil(), &no()));
     assert!(keyed.refuse(&[0, 1, 2], id(&batch, 0), &no()));
     assert_eq!(keyed.next(), [1]);
-    assert_eq!(keyed.left_out(&[1]), [id(&batch, 0), id(&batch, 2)]);
+    assert_eq!(keyed.left_out(&[1]), [left(&batch, 0), left(&batch, 2)]);
     keyed.confirm(&[1]);
     assert_eq!(keyed.settled(), [parked(true), Settled::Confirmed, Settled::Held]);
     let options = RelayOptions::default().poison(Poison::ParksItself);
@@ -117,4 +121,22 @@ fn an_event_has_its_tries_and_the_next_of_its_topic_one() {
     assert!(!parts.blame(&[0], &no()));
     assert!(!parts.blame(&[1], &no()));
     assert_eq!(parts.next(), [2]);
+}
+
+/// The first is left out and the second, with its id on another topic, is published: that is known afterwards.
+#[test]
+fn two_events_with_one_id_are_two_events() {
+    let mut batch = batch(&[("a", "t"), ("b", "u"), ("c", "u")]);
+    let twin = (*batch.events[1].event).clone().with_id(id(&batch, 0));
+    batch.events[1].event = std::sync::Arc::new(twin);
+    let mut first = parts(&batch, None);
+    assert!(!first.refuse(&[0, 1, 2], id(&batch, 0), &no()), "it could be either");
+    assert!(first.refuse(&[0], id(&batch, 0), &no()));
+    let left_out = first.left_out(&[1, 2]);
+    assert_eq!(left_out, [LeftOut { event: id(&batch, 0), topic: Some("t".into()) }]);
+    let reached = Reached { position: position("here"), left_out };
+    assert_eq!(parts(&batch, Some(&reached)).next(), [0]);
+    // As an older relay wrote it.
+    let reached = Reached { position: position("here"), left_out: vec![left(&batch, 0)] };
+    assert_eq!(parts(&batch, Some(&reached)).next(), [0, 1]);
 }

@@ -3,7 +3,9 @@
 //! Said, not refused: what is in the outbox is better published to a broker that may forget it than to none. A broker that
 //! is away is asked again later; the relay works meanwhile as it would.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::run::{Relay, keeping, wait};
 use super::source::Source;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use uuid::Uuid;
 
-use super::source::{Position, Reached};
+use super::source::{LeftOut, Position, Reached};
 
 /// Most events left out. A batch has fewer unless its bounds were raised far.
 pub(super) const LEFT_OUT_MAX: usize = 10_000;
@@ -12,6 +12,9 @@ pub(super) const LEFT_OUT_MAX: usize = 10_000;
 const BYTES_MAX: usize = 1_000_000;
 /// The first line: whose bytes these are, and how they are to be read.
 const VERSION: &str = "semel-reached-1";
+/// As before, and each id is followed by its topic. Written only where an id alone does not name an event, so that an older
+/// relay can go on from most positions.
+const VERSION_WITH_TOPICS: &str = "semel-reached-2";
 
 impl Reached {
     /// As bytes, to be kept beside the events. `None`: more was left out than can be kept.
@@ -20,11 +23,19 @@ impl Reached {
             return None;
         }
         let position = self.position.to_bytes();
+        let with_topics = self.left_out.iter().any(|left| left.topic.is_some());
+        let version = if with_topics { VERSION_WITH_TOPICS } else { VERSION };
         // How much follows, so that bytes that were cut off are noticed.
-        let mut text = format!("{VERSION}\n{} {}\n", self.left_out.len(), position.len());
-        for id in &self.left_out {
+        let mut text = format!("{version}\n{} {}\n", self.left_out.len(), position.len());
+        for LeftOut { event, topic } in &self.left_out {
             // Into a string nothing fails.
-            let _ = writeln!(text, "{}", id.simple());
+            let _ = match topic {
+                // As JSON, because a topic is in whatever words too.
+                Some(topic) => {
+                    writeln!(text, "{} {}", event.simple(), serde_json::Value::from(topic.as_str()))
+                }
+                None => writeln!(text, "{}", event.simple()),
+            };
         }
         // Last, in whatever words.
         let mut bytes = text.into_bytes();
@@ -38,13 +49,18 @@ impl Reached {
             return None;
         }
         let text = std::str::from_utf8(bytes).ok()?;
-        let (sizes, mut rest) = text.strip_prefix(VERSION)?.strip_prefix('\n')?.split_once('\n')?;
+        let body = text.strip_prefix(VERSION).or_else(|| text.strip_prefix(VERSION_WITH_TOPICS))?;
+        let (sizes, mut rest) = body.strip_prefix('\n')?.split_once('\n')?;
         let (count, size) = sizes.split_once(' ')?;
         let count: usize = count.parse().ok().filter(|count| *count <= LEFT_OUT_MAX)?;
         let mut left_out = Vec::with_capacity(count);
         for _ in 0..count {
-            let (id, more) = rest.split_once('\n')?;
-            left_out.push(Uuid::try_parse(id).ok()?);
+            let (line, more) = rest.split_once('\n')?;
+            let (id, topic) = match line.split_once(' ') {
+                Some((id, topic)) => (id, Some(serde_json::from_str(topic).ok()?)),
+                None => (line, None),
+            };
+            left_out.push(LeftOut { event: Uuid::try_parse(id).ok()?, topic });
             rest = more;
         }
         if size.parse() != Ok(rest.len()) {
@@ -66,7 +82,7 @@ mod tests {
 
     fn reached(place: &str, left_out: usize) -> Reached {
         let position = Position { lineage: Lineage::read("a/1"), place: place.to_owned() };
-        Reached { position, left_out: (0..left_out).map(|n| Uuid::from_u128(n as u128)).collect() }
+        Reached { position, left_out: (0..left_out).map(|n| Uuid::from_u128(n as u128).into()).collect() }
     }
 
     #[test]
@@ -79,11 +95,24 @@ mod tests {
             assert_eq!(Reached::from_bytes(&bytes[..end]), None, "{end}");
         }
         for nonsense in
-            ["", "nonsense", "semel-reached-2\n0 3\na\nb", "semel-reached-1\n9999999 3\na\nb", "a/1\nplace"]
+            ["", "nonsense", "semel-reached-3\n0 3\na\nb", "semel-reached-1\n9999999 3\na\nb", "a/1\nplace"]
         {
             assert_eq!(Reached::from_bytes(nonsense.as_bytes()), None, "{nonsense}");
         }
         assert_eq!(Reached::from_bytes(&[0xff; 40]), None);
+    }
+
+    #[test]
+    fn a_topic_is_written_where_an_id_does_not_name_an_event() {
+        let mut one = reached("place", 3);
+        assert!(one.to_bytes().unwrap().starts_with(b"semel-reached-1\n"));
+        one.left_out[1].topic = Some("a \"topic\"\nof two lines".into());
+        let bytes = one.to_bytes().unwrap();
+        assert!(bytes.starts_with(b"semel-reached-2\n"));
+        assert_eq!(Reached::from_bytes(&bytes), Some(one));
+        for end in 0..bytes.len() {
+            assert_eq!(Reached::from_bytes(&bytes[..end]), None, "{end}");
+        }
     }
 
     #[test]

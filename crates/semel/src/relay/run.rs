@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::blame::Blame;
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
 use super::promise::Promise;
@@ -48,6 +50,7 @@ pub struct Relay<S, K> {
     pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
     pub(super) promise: Promise,
+    blame: Blame,
     pub(super) observer: Option<Observer>,
 }
 
@@ -148,7 +151,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
     pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
         let (stop, _) = watch::channel(false);
         let (wake, pruned, promise) = (Wake::default(), Instant::now(), Promise::unknown());
-        Self { source, sink, options, wake, stop, pruned, promise, observer: None }
+        let blame = Blame::default();
+        Self { source, sink, options, wake, stop, pruned, promise, blame, observer: None }
     }
 
     /// Counts here. Then, and only then, the source is asked every few seconds how much is left.
@@ -225,9 +229,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Waits for the next look. A wake or a stop ends it.
     pub(super) async fn rest(&mut self, idle: Duration, stopped: &mut watch::Receiver<bool>) {
         tokio::select! {
-            () = tokio::time::sleep(idle) => {}
-            () = self.wake.0.notified() => {}
+            biased;
             () = wait(stopped) => {}
+            () = self.wake.0.notified() => {}
+            () = tokio::time::sleep(idle) => {}
         }
     }
 
@@ -253,7 +258,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Sends a batch until each of its events is confirmed or set aside.
     async fn send(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
         let mut stopped = self.stop.subscribe();
-        let mut waves = Waves::new(&batch.events, &self.options);
+        let mut waves = Waves::new(batch, &self.options);
         let mut pause = self.options.pause.0;
         let (mut confirmed, mut leave_at) = (0, None);
         loop {
@@ -275,16 +280,26 @@ impl<S: Source, K: Sink> Relay<S, K> {
             let Some(answers) = self.publish_observed(&events, &mut leave_at).await? else {
                 return Ok(Sent::Left);
             };
-            let folded = waves.fold(&ready, answers);
+            let folded = waves.fold(&ready, answers, Instant::now(), &mut self.blame);
             if let Some(error) = folded.fenced {
                 return Err(RelayError::Fenced(error));
             }
             confirmed += folded.confirmed as u64;
-            if folded.confirmed > 0 {
+            if folded.confirmed + folded.parked > 0 {
                 pause = self.options.pause.0;
+            }
+            if folded.read_past > 0 {
+                tracing::warn!(
+                    keys = folded.read_past,
+                    "the sink confirms nothing: it is down, or these keys fail; they are parked, and others are tried"
+                );
             }
             if let Some(error) = folded.failure {
                 tracing::warn!(%error, confirmed = folded.confirmed, sent = ready.len(), "the sink failed");
+                // Nothing is left to be tried again.
+                if waves.ready().is_empty() {
+                    continue;
+                }
                 let rest = within(pause, async {
                     if leave_at.is_none() {
                         wait(&mut stopped).await;
@@ -352,7 +367,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         let farewell = async {
             wait(&mut stopped).await;
             let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
-            tokio::time::sleep_until(at.into()).await;
+            tokio::time::sleep_until(at).await;
         };
         let publish = async {
             tokio::select! {

@@ -79,12 +79,19 @@ pub struct Batch {
     pub position: Position,
     /// The events. Never empty.
     pub events: Vec<Pending>,
+    /// They were parked and are tried again: one that fails is parked again at once.
+    pub is_retry: bool,
 }
 
 impl Batch {
     /// A batch of these.
     pub fn new(position: Position, events: Vec<Pending>) -> Self {
-        Self { position, events }
+        Self { position, events, is_retry: false }
+    }
+
+    /// A batch of parked events that are tried again.
+    pub fn retry(position: Position, events: Vec<Pending>) -> Self {
+        Self { position, events, is_retry: true }
     }
 }
 
@@ -196,7 +203,30 @@ pub struct Reached {
     /// The batch that was published last.
     pub position: Position,
     /// Events of it that were not: parked, or behind one that is.
-    pub left_out: Vec<Uuid>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// An event that was not published with its batch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LeftOut {
+    /// Its id.
+    pub event: Uuid,
+    /// Its topic, where another event of the batch has the same id.
+    pub topic: Option<String>,
+}
+
+impl LeftOut {
+    /// Whether it is this event.
+    pub fn is(&self, event: &Event) -> bool {
+        self.event == event.id() && self.topic.as_ref().is_none_or(|topic| topic == event.topic())
+    }
+}
+
+impl From<Uuid> for LeftOut {
+    /// The only event of its batch with this id.
+    fn from(event: Uuid) -> Self {
+        Self { event, topic: None }
+    }
 }
 
 /// How much is left.

@@ -2,25 +2,44 @@
 //!
 //! The order of a key holds over topics, but within one call a sink keeps it only for events of one topic. So of each
 //! key the events up to the first change of topic go in one wave, and what comes after waits until they are confirmed.
+//!
+//! An event that fails is given up after `tries_max` tries for which it is to [blame](super::blame). Where nothing gets
+//! through for long the batch is read past: all that fails is set aside. Events that were parked before and fail again are
+//! parked again at once: they have had their tries, and come back by themselves.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use tokio::time::Instant;
+
+use super::blame::Blame;
 use super::options::{Poison, RelayOptions};
-use super::source::{Pending, Settled};
+use super::source::{Batch, Settled};
 use crate::sink::{Published, SinkError};
 
 /// A batch on its way.
-pub(super) struct Waves {
-    events: Vec<Going>,
+pub(super) struct Waves<'a> {
+    events: Vec<Going<'a>>,
     poison: Poison,
     tries_max: u32,
     suspects_max: usize,
+    is_retry: bool,
+    /// Calls to the sink so far.
+    calls: u32,
+    /// The last of them that confirmed anything.
+    confirmed_in: Option<u32>,
+    /// Since when nothing was confirmed, and the calls since then.
+    stalled: Option<(Instant, u32)>,
+    /// Topics of which something was confirmed.
+    taken: BTreeSet<&'a str>,
 }
 
-struct Going {
+struct Going<'a> {
     /// Events with the same number keep their order; `None` has none to keep.
     key: Option<usize>,
-    topic: usize,
+    topic: &'a str,
+    /// The call in which it was tried and failed first.
+    first_failed: Option<u32>,
+    /// Failures for which it was to blame.
     failures: u32,
     settled: Option<Settled>,
 }
@@ -30,33 +49,39 @@ struct Going {
 pub(super) struct Folded {
     pub(super) confirmed: usize,
     pub(super) parked: usize,
+    /// Keys that were set aside because nothing gets through.
+    pub(super) read_past: usize,
     /// Another relay has taken the sink over.
     pub(super) fenced: Option<SinkError>,
     /// What the first failure said.
     pub(super) failure: Option<SinkError>,
 }
 
-impl Waves {
-    pub(super) fn new(batch: &[Pending], options: &RelayOptions) -> Self {
-        let (mut keys, mut topics) = (HashMap::new(), HashMap::new());
-        let events = batch.iter().map(|pending| {
+impl<'a> Waves<'a> {
+    pub(super) fn new(batch: &'a Batch, options: &RelayOptions) -> Self {
+        let mut keys = HashMap::new();
+        let events = batch.events.iter().map(|pending| {
             let next = keys.len();
             let key = pending.event.ordered_by().map(|key| *keys.entry(key).or_insert(next));
-            let next = topics.len();
-            let topic = *topics.entry(pending.event.topic()).or_insert(next);
-            Going { key, topic, failures: 0, settled: pending.held.then_some(Settled::Held) }
+            let settled = pending.held.then_some(Settled::Held);
+            Going { key, topic: pending.event.topic(), first_failed: None, failures: 0, settled }
         });
         Self {
             events: events.collect(),
             poison: options.poison,
-            tries_max: options.tries_max,
+            tries_max: if batch.is_retry { 1 } else { options.tries_max },
             suspects_max: options.suspects_max,
+            is_retry: batch.is_retry,
+            calls: 0,
+            confirmed_in: None,
+            stalled: None,
+            taken: BTreeSet::new(),
         }
     }
 
     /// The places of those that may go now, in order. Empty when all is settled.
     pub(super) fn ready(&self) -> Vec<usize> {
-        let mut topics: HashMap<usize, usize> = HashMap::new();
+        let mut topics: HashMap<usize, &str> = HashMap::new();
         let mut closed = HashSet::new();
         let mut ready = Vec::new();
         for (at, going) in self.events.iter().enumerate() {
@@ -88,60 +113,119 @@ impl Waves {
     }
 
     /// Takes the sink's answers for the events at these places. An answer that is missing is a failure.
-    pub(super) fn fold(&mut self, sent: &[usize], answers: Vec<Published>) -> Folded {
+    pub(super) fn fold(
+        &mut self,
+        sent: &[usize],
+        answers: Vec<Published>,
+        now: Instant,
+        blame: &mut Blame,
+    ) -> Folded {
         let mut folded = Folded::default();
         let mut failed: Vec<(usize, SinkError)> = Vec::new();
         let mut failed_keys = HashSet::new();
+        let mut taken = BTreeSet::new();
+        self.calls += 1;
         let silent =
             || Published::Failed(SinkError::maybe_published("the sink gave no answer for the event"));
         let answers = answers.into_iter().map(Some).chain(std::iter::repeat(None));
         for (&at, answer) in sent.iter().zip(answers) {
+            let Some((key, topic)) = self.events.get(at).map(|going| (going.key, going.topic)) else {
+                continue;
+            };
+            // The events behind one of their key failed because it did; they are not to blame.
+            let mut is_first = || key.is_none_or(|key| failed_keys.insert(key));
             match answer.unwrap_or_else(silent) {
                 Published::Confirmed => {
                     folded.confirmed += 1;
+                    taken.insert(topic);
                     self.settle(at, Settled::Confirmed);
                 }
                 Published::Failed(error) | Published::Refused(error) if error.is_fenced() => {
                     folded.fenced.get_or_insert(error);
                 }
                 Published::Failed(error) => {
-                    // The events behind it in its key failed because it did; they are not to blame.
-                    let first = self.events.get(at).is_some_and(|going| match going.key {
-                        Some(key) => failed_keys.insert(key),
-                        None => true,
-                    });
-                    if first && !error.is_not_tried() {
+                    if is_first() {
                         failed.push((at, error.clone()));
                     }
                     folded.failure.get_or_insert(error);
                 }
                 Published::Refused(error) => {
-                    if self
-                        .events
-                        .get(at)
-                        .and_then(|going| going.key)
-                        .is_none_or(|key| failed_keys.insert(key))
-                    {
+                    if is_first() {
                         folded.parked += 1;
                         self.park(at, &error, true);
                     }
                 }
             }
         }
-        // Nothing got through and many failed: that is the sink, not the events. It knows better where it says so.
-        let suspects = failed.iter().filter(|(_, error)| !error.is_of_one_place()).count();
-        if folded.confirmed == 0 && suspects > self.suspects_max {
-            failed.retain(|(_, error)| error.is_of_one_place());
+        if folded.confirmed > 0 {
+            self.confirmed_in = Some(self.calls);
+            self.stalled = None;
+            blame.succeeded(taken.iter().copied());
+            self.taken.append(&mut taken);
         }
+        let unsettled = self.give_up_the_guilty(failed, &mut folded, blame);
+        self.read_past_if_stalled(&unsettled, now, &mut folded, blame);
+        folded
+    }
+
+    /// Parks what has failed too often and is to blame for it. Returns what is not settled.
+    fn give_up_the_guilty(
+        &mut self,
+        failed: Vec<(usize, SinkError)>,
+        folded: &mut Folded,
+        blame: &mut Blame,
+    ) -> Vec<(usize, SinkError)> {
+        let mut unsettled = Vec::new();
         for (at, error) in failed {
             let Some(going) = self.events.get_mut(at) else { continue };
-            going.failures += 1;
-            if going.failures >= self.tries_max {
-                folded.parked += 1;
-                self.park(at, &error, false);
+            // One that was not tried gets another call, unless the calls get nowhere.
+            let is_tried = !error.is_not_tried() || (self.is_retry && folded.confirmed == 0);
+            if is_tried {
+                let first_failed = *going.first_failed.get_or_insert(self.calls);
+                let to_blame = self.is_retry
+                    || error.is_of_one_place()
+                    || self.confirmed_in.is_some_and(|confirmed| confirmed >= first_failed)
+                    || blame.is_failing(going.topic);
+                going.failures += u32::from(to_blame);
             }
+            let topic = going.topic;
+            if going.failures < self.tries_max {
+                unsettled.push((at, error));
+                continue;
+            }
+            folded.parked += 1;
+            if self.confirmed_in.is_some() && !self.taken.contains(topic) {
+                blame.parked(topic);
+            }
+            self.park(at, &error, false);
         }
-        folded
+        unsettled
+    }
+
+    /// Sets these aside if nothing was confirmed for long.
+    fn read_past_if_stalled(
+        &mut self,
+        failed: &[(usize, SinkError)],
+        now: Instant,
+        folded: &mut Folded,
+        blame: &mut Blame,
+    ) {
+        if folded.confirmed > 0 || failed.is_empty() {
+            return;
+        }
+        let (since, calls) = self.stalled.get_or_insert((now, 0));
+        *calls += 1;
+        let (stalled_for, calls) = (now.saturating_duration_since(*since), *calls);
+        let is_over = blame.patience(failed.len(), self.suspects_max).is_some_and(|most| stalled_for >= most);
+        if calls < self.tries_max || !is_over {
+            return;
+        }
+        let topics = failed.iter().filter_map(|(at, _)| self.events.get(*at)).map(|going| going.topic);
+        blame.set_aside(topics);
+        folded.read_past = failed.len();
+        for (at, error) in failed {
+            self.park(*at, error, false);
+        }
     }
 
     /// What became of each, once [`ready`](Self::ready) is empty.

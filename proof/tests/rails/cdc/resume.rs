@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{Lineage, Position, Reached, Settled, Source, SourceError};
-use uuid::Uuid;
 
 use crate::cdc::world::{World, batch, insert, refusal, texts};
 
@@ -34,7 +33,7 @@ async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
     given = batch(&mut source).await;
     assert_eq!(texts(&given), ["4", "5", "6", "7"]);
     // The sink has 4, 5 and 7; the relay died before it could say that 6 was refused.
-    let left_out: Vec<Uuid> = vec![given.events[2].event.id()];
+    let left_out = vec![given.events[2].event.id().into()];
     let position = Position::from_bytes(&given.position.to_bytes()).unwrap();
     drop(source);
     world.lease_over().await;
@@ -90,7 +89,7 @@ async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     let retried = batch(&mut source).await;
     assert_eq!(texts(&retried), ["0", "3"]);
     // The sink has the first of them, and the relay dies.
-    let reached = Reached { position: retried.position, left_out: vec![retried.events[1].event.id()] };
+    let reached = Reached { position: retried.position, left_out: vec![retried.events[1].event.id().into()] };
     drop(source);
     world.lease_over().await;
     let mut source = world.outbox().await.source();

@@ -180,7 +180,7 @@ async fn a_broker_that_is_down_loses_and_parks_nothing() {
     let keys: Vec<String> = (0..20).map(|n| format!("k{n}")).collect();
     let events: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "x")).collect();
     fill(&world, &events).await;
-    let relay = Running::start(outbox.source(), &sink, quick().tries_max(2));
+    let relay = Running::start(outbox.source(), &sink, quick().tries_max(2).suspects_max(1));
     while sink.state().calls < 30 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

@@ -125,7 +125,8 @@ impl CdcSource {
         {
             let mut seqs = chunk.seqs.iter();
             chunk.events.retain(|pending| {
-                seqs.next().is_none_or(|seq| seq > until) || left_out.contains(&pending.event.id())
+                seqs.next().is_none_or(|seq| seq > until)
+                    || left_out.iter().any(|left| left.is(&pending.event))
             });
         }
         if chunk.events.is_empty() {
@@ -154,7 +155,7 @@ impl CdcSource {
             }
             match reached {
                 Some((_, Place { at: At::Stream(mark), .. }, left_out)) if is_past(spot, *mark) => {
-                    left_out.contains(&row.event.id())
+                    left_out.iter().any(|left| left.is(&row.event))
                 }
                 _ => true,
             }
@@ -206,7 +207,8 @@ impl CdcSource {
 
     fn give(&mut self, place: Place, events: Vec<Pending>, origin: Origin) -> Option<Batch> {
         let lineage = self.active.as_ref().map(Active::lineage)?;
-        let batch = Batch { position: Position { lineage, place: place.to_string() }, events };
+        let position = Position { lineage, place: place.to_string() };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         Some(batch)
     }

@@ -33,7 +33,7 @@ use self::place::{At, Place, Spot};
 use self::slot::Known;
 use super::poll::due_after;
 use super::poll::postgres::retry::Retry;
-use super::source::{Batch, Lag, Lineage, Pruned, Reached, Settled, Source, SourceError};
+use super::source::{Batch, Lag, LeftOut, Lineage, Pruned, Reached, Settled, Source, SourceError};
 
 mod active;
 mod aside;
@@ -66,7 +66,7 @@ pub struct CdcSource {
     active: Option<Active>,
     outstanding: Option<(Batch, Origin)>,
     /// How far the sink has come, where it keeps that.
-    reached: Option<(Lineage, Place, Vec<Uuid>)>,
+    reached: Option<(Lineage, Place, Vec<LeftOut>)>,
     /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
     carried: Option<Done>,
     /// Not before then it is tried again to become active.
@@ -284,7 +284,7 @@ impl CdcSource {
             Origin::Parked(retry) => {
                 active.link.retried(&cdc.outbox, retry, settled).await?;
                 active.parked = lag::any_parked(&active.link).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Stream { whole, spot, made_at } => {
                 let aside = Aside::of(&batch.events, made_at, settled);
@@ -315,7 +315,7 @@ impl CdcSource {
 }
 
 /// How far in the stream the sink has come, if that is further than we are, and whether it left something out.
-fn mark_of(reached: Option<&(Lineage, Place, Vec<Uuid>)>, done: Spot) -> (Spot, bool) {
+fn mark_of(reached: Option<&(Lineage, Place, Vec<LeftOut>)>, done: Spot) -> (Spot, bool) {
     match reached {
         Some((_, Place { at: At::Stream(mark), .. }, left_out)) if *mark > done => {
             (*mark, !left_out.is_empty())

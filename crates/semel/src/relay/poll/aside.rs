@@ -1,20 +1,20 @@
 //! What became of a batch, sorted by what has to be written.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::relay::source::Settled;
 
 /// Events of a chunk that are set aside, column by column.
 #[derive(Default)]
-pub(super) struct Aside {
-    pub(super) seqs: Vec<i64>,
-    pub(super) errors: Vec<Option<String>>,
-    pub(super) alone: Vec<bool>,
-    pub(super) for_good: Vec<bool>,
+pub struct Aside {
+    pub seqs: Vec<i64>,
+    pub errors: Vec<Option<String>>,
+    pub alone: Vec<bool>,
+    pub for_good: Vec<bool>,
 }
 
 impl Aside {
-    pub(super) fn of(seqs: &[i64], settled: &[Settled]) -> Self {
+    pub fn of(seqs: &[i64], settled: &[Settled]) -> Self {
         let mut aside = Self::default();
         // Of one of which nothing was said nothing is known: it is kept.
         let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
@@ -35,24 +35,24 @@ impl Aside {
 
 /// Parked events that were tried again.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tried {
-    pub(super) ns: Vec<i64>,
+pub struct Tried {
+    pub ns: Vec<i64>,
     /// The key of each.
-    pub(super) keys: Vec<String>,
+    pub keys: Vec<String>,
     /// When that was due, as it is stored.
-    pub(super) due: Vec<Option<i64>>,
+    pub due: Vec<Option<i64>>,
     /// Keys of which nothing is left: somebody skipped it.
-    pub(super) empty: Vec<String>,
+    pub empty: Vec<String>,
 }
 
 impl Tried {
     /// How a batch of them is named.
-    pub(super) fn place(&self) -> String {
+    pub fn place(&self) -> String {
         format!("parked {:?}", self.ns)
     }
 
     /// Which they were, if that is the name of such a batch.
-    pub(super) fn named(place: &str) -> Option<Vec<i64>> {
+    pub fn named(place: &str) -> Option<Vec<i64>> {
         let ns = place.strip_prefix("parked [")?.strip_suffix(']')?;
         ns.split(", ").map(|n| n.parse().ok()).collect()
     }
@@ -60,23 +60,23 @@ impl Tried {
 
 /// What became of them.
 #[derive(Debug, Default)]
-pub(super) struct Retried {
-    pub(super) confirmed: Vec<i64>,
-    pub(super) failed: Vec<i64>,
-    pub(super) errors: Vec<String>,
+pub struct Retried {
+    pub confirmed: Vec<i64>,
+    pub failed: Vec<i64>,
+    pub errors: Vec<String>,
     /// Keys that are parked again, and whether for good.
-    pub(super) later: Vec<String>,
-    pub(super) for_good: Vec<bool>,
+    pub later: Vec<String>,
+    pub for_good: Vec<bool>,
     /// When they were due. What has another time by now was given it by a person, after it was read: that stands.
-    pub(super) due: Vec<Option<i64>>,
+    pub due: Vec<Option<i64>>,
     /// Keys that go on: with the rest of them, or out of here.
-    pub(super) on: Vec<String>,
+    pub on: Vec<String>,
 }
 
 impl Retried {
-    pub(super) fn of(tried: &Tried, settled: &[Settled]) -> Self {
+    pub fn of(tried: &Tried, settled: &[Settled]) -> Self {
         let mut retried = Self::default();
-        let mut again: HashMap<&str, (bool, Option<i64>)> = HashMap::new();
+        let mut again: BTreeMap<&str, (bool, Option<i64>)> = BTreeMap::new();
         let due = tried.due.iter().copied().chain(std::iter::repeat(None));
         for (((n, key), due), settled) in tried.ns.iter().zip(&tried.keys).zip(due).zip(settled) {
             match settled {
@@ -84,7 +84,8 @@ impl Retried {
                 Settled::Parked { error, for_good, .. } => {
                     retried.failed.push(*n);
                     retried.errors.push(error.clone());
-                    again.insert(key, (*for_good, due));
+                    // The first of a key decides when it is tried again: one behind it may be refused for good.
+                    again.entry(key).or_insert((*for_good, due));
                 }
                 Settled::Held => {}
             }
@@ -125,6 +126,14 @@ mod tests {
         assert_eq!(Tried::named(&tried.place()), Some(tried.ns));
         assert_eq!(Tried::named("parked []"), None);
         assert_eq!(Tried::named("[0, 1] 3:3:..5:5: 0-7"), None);
+    }
+
+    #[test]
+    fn the_first_of_a_key_decides_when_it_is_tried_again() {
+        let tried = Tried { ns: vec![1, 2], keys: vec!["a".into(), "a".into()], ..Tried::default() };
+        assert_eq!(Retried::of(&tried, &[parked(false), parked(true)]).for_good, [false]);
+        assert_eq!(Retried::of(&tried, &[parked(true), Settled::Held]).for_good, [true]);
+        assert_eq!(Retried::of(&tried, &[Settled::Confirmed, parked(true)]).for_good, [true]);
     }
 
     #[test]

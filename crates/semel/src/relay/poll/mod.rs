@@ -1,10 +1,12 @@
 //! Polling: the outbox table read by a cursor that loses no late commit and waits for no open transaction.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::source::Settled;
 
-mod aside;
+// The pure half of parking, which the simulated outbox shares with the real ones.
+#[doc(hidden)]
+pub mod aside;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "postgres")]
@@ -17,16 +19,19 @@ pub mod sqlite;
 pub const LANES: i16 = 16;
 
 /// Most parked events of one key in a batch.
-const OF_KEY_MAX: i64 = 100;
+#[doc(hidden)]
+pub const OF_KEY_MAX: i64 = 100;
 
 /// How often parked events are looked at.
-pub(super) const DUE_EVERY: Duration = Duration::from_millis(250);
+#[doc(hidden)]
+pub const DUE_EVERY: Duration = Duration::from_millis(250);
 
-/// When parked events are looked at after some of them were tried. At once where all were taken; else later, so that many that
-/// fail leave others their turn.
-pub(super) fn due_after(tried: &[Settled]) -> Instant {
+/// In how long parked events are looked at after some of them were tried. At once where all were taken; else later, so
+/// that many that fail leave others their turn.
+#[doc(hidden)]
+pub fn due_after(tried: &[Settled]) -> Duration {
     let all_taken = tried.iter().all(|settled| *settled == Settled::Confirmed);
-    Instant::now() + if all_taken { Duration::ZERO } else { DUE_EVERY }
+    if all_taken { Duration::ZERO } else { DUE_EVERY }
 }
 
 /// Bounds of one batch.

@@ -201,7 +201,8 @@ impl MysqlSource {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.link.as_ref().map_or("", |link| link.lineage.as_str());
-        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        let position = Position { lineage: Lineage::read(lineage), place };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked { .. }) };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }
@@ -214,7 +215,7 @@ impl MysqlSource {
         match origin {
             Origin::Parked { tried, parts } => {
                 link.retried(tried, parts, settled).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Parts { places, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();

@@ -303,7 +303,7 @@ impl PostgresSource {
         let lineage = self.link.as_ref().map(|link| link.lineage.clone());
         let position =
             Position { lineage: lineage.unwrap_or_else(|| crate::relay::Lineage::read("")), place };
-        let batch = Batch { position, events };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }
@@ -318,7 +318,7 @@ impl PostgresSource {
             Origin::Parked(retry) => {
                 link.ahead = None;
                 link.retried(&outbox, retry, settled).await?;
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Window { lane, seqs, until } => {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));

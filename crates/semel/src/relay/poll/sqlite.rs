@@ -218,7 +218,8 @@ impl SqliteSource {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.turn.as_ref().map_or("", |turn| turn.lineage.as_str());
-        let batch = Batch::new(Position { lineage: Lineage::read(lineage), place }, events);
+        let position = Position { lineage: Lineage::read(lineage), place };
+        let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         batch
     }
@@ -287,7 +288,7 @@ impl Source for SqliteSource {
         match self.outstanding.take().filter(|_| self.table.is_some()) {
             None => return Err(SourceError::Fenced),
             Some((_, Origin::Parked(tried))) => {
-                self.due_at = due_after(settled);
+                self.due_at = Instant::now() + due_after(settled);
                 let settled = settled.to_vec();
                 self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await?;
             }

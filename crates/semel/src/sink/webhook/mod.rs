@@ -380,13 +380,16 @@ fn request(event: &Event, endpoint: &Endpoint, style: &Style) -> Result<Request<
 
 fn judge(status: StatusCode, uri: &Uri) -> Published {
     let told = format!("{uri} answered {status}");
-    match Says::of(status) {
-        Says::Taken => Published::Confirmed,
-        Says::Refused => Published::Refused(SinkError::not_published(told)),
-        Says::Redirected => Published::Failed(SinkError::not_published(format!(
+    let error = match Says::of(status) {
+        Says::Taken => return Published::Confirmed,
+        Says::Refused => return Published::Refused(SinkError::not_published(told)),
+        Says::Redirected => SinkError::not_published(format!(
             "{told}: redirects are not followed; name the place it points to"
-        ))),
-        Says::NotTaken => Published::Failed(SinkError::not_published(told)),
-        Says::Unknown => Published::Failed(SinkError::maybe_published(told)),
-    }
+        )),
+        Says::NotTaken => SinkError::not_published(told),
+        Says::Unknown => SinkError::maybe_published(told),
+    };
+    // The endpoint is there and says it of this event, unless it says that it takes none now.
+    let takes_none = matches!(status.as_u16(), 429 | 502..=504);
+    Published::Failed(if takes_none { error } else { error.of_one_place() })
 }

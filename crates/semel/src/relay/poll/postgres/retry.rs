@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
-use uuid::Uuid;
 
 use super::Outbox;
 use super::group::Group;
@@ -12,7 +11,7 @@ use super::link::{Link, get};
 use super::read::{bound, columns};
 use crate::relay::poll::OF_KEY_MAX;
 use crate::relay::poll::aside::{Retried, Tried};
-use crate::relay::source::{Pending, Settled, SourceError};
+use crate::relay::source::{LeftOut, Pending, Settled, SourceError};
 use crate::store::postgres::statement::Sql;
 
 /// Parked events on their way again.
@@ -96,15 +95,20 @@ impl Link {
         &self,
         outbox: &Outbox,
         numbers: &[i64],
-        left_out: &[Uuid],
+        left_out: &[LeftOut],
     ) -> Result<(), SourceError> {
         static PARKED: Sql = Sql {
             text: "SELECT n, parked_key FROM semel_outbox_parked
-                   WHERE n = ANY ($1::bigint[]) AND id <> ALL ($2::text[]::uuid[]) ORDER BY n",
-            types: &[Type::INT8_ARRAY, Type::TEXT_ARRAY],
+                   WHERE n = ANY ($1::bigint[]) AND NOT EXISTS (
+                       SELECT FROM unnest($2::text[], $3::text[]) AS l (id, topic)
+                       WHERE l.id::uuid = semel_outbox_parked.id
+                         AND (l.topic IS NULL OR l.topic = semel_outbox_parked.topic)
+                   ) ORDER BY n",
+            types: &[Type::INT8_ARRAY, Type::TEXT_ARRAY, Type::TEXT_ARRAY],
         };
-        let left_out: Vec<String> = left_out.iter().map(Uuid::to_string).collect();
-        let rows = self.query(&PARKED, &[&numbers, &left_out]).await?;
+        let ids: Vec<String> = left_out.iter().map(|left| left.event.to_string()).collect();
+        let topics: Vec<Option<&str>> = left_out.iter().map(|left| left.topic.as_deref()).collect();
+        let rows = self.query(&PARKED, &[&numbers, &ids, &topics]).await?;
         let Some(lanes) = self.groups.first().filter(|_| !rows.is_empty()).cloned() else { return Ok(()) };
         let mut tried = Tried::default();
         for row in &rows {

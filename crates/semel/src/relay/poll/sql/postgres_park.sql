@@ -24,7 +24,8 @@ keys AS (
     INSERT INTO semel_outbox_parked_key (key, lane, due_at)
     SELECT parked_key, lane,
            CASE WHEN NOT for_good THEN clock_timestamp() + $8::bigint * interval '1 millisecond' END
-    FROM aside WHERE error IS NOT NULL
+    -- The first of a key decides when it is tried again.
+    FROM aside WHERE error IS NOT NULL ORDER BY at
     ON CONFLICT (key) DO NOTHING
 ),
 copies AS (

@@ -1,0 +1,122 @@
+//! Who is to blame when events fail: decided by what succeeded since, never by how many failed. Pure.
+//!
+//! | what is seen | what it means |
+//! |---|---|
+//! | the sink confirmed anything since the event first failed | the event is to blame |
+//! | its topic failed while others got through, and has taken nothing since | the topic is to blame, and the event is one of it |
+//! | nothing gets through | nobody knows: the sink may be down, or these events are the only ones on their way |
+//!
+//! In the last case the relay waits, and then reads past the batch: its keys are set aside, to see whether anything else
+//! gets through. That is not for ever too early nor too late: `suspects_max` keys a second, at most a minute, and each time
+//! in a row so much longer. A sink that is down for an hour has a few batches set aside, and however many events of one
+//! destination stand before those of another, the others have their turn.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The longest that one batch is waited for, the first time.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Most topics that are remembered. More are judged each time anew.
+const TOPICS_MAX: usize = 1_000;
+
+/// What is remembered from batch to batch.
+#[derive(Debug, Default)]
+pub(super) struct Blame {
+    /// Batches that were read past since anything succeeded.
+    read_past: u32,
+    /// Topics of what was set aside then. The next success shows that it was they.
+    suspects: BTreeSet<String>,
+    /// Topics that failed while others got through, and have taken nothing since.
+    failing: BTreeSet<String>,
+}
+
+impl Blame {
+    /// The sink confirmed events of these topics.
+    pub(super) fn succeeded<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
+        self.read_past = 0;
+        self.failing.append(&mut self.suspects);
+        for topic in topics {
+            self.failing.remove(topic);
+        }
+        while self.failing.len() > TOPICS_MAX {
+            self.failing.pop_last();
+        }
+    }
+
+    /// Events of this topic were parked, and of the topic nothing got through, but of others.
+    pub(super) fn parked(&mut self, topic: &str) {
+        if self.failing.len() < TOPICS_MAX {
+            self.failing.insert(topic.to_owned());
+        }
+    }
+
+    /// A batch was read past, with events of these topics.
+    pub(super) fn set_aside<'a>(&mut self, topics: impl IntoIterator<Item = &'a str>) {
+        self.read_past = self.read_past.saturating_add(1);
+        for topic in topics {
+            if self.suspects.len() < TOPICS_MAX && !self.failing.contains(topic) {
+                self.suspects.insert(topic.to_owned());
+            }
+        }
+    }
+
+    /// Whether the topic is known to fail while others do not.
+    pub(super) fn is_failing(&self, topic: &str) -> bool {
+        self.failing.contains(topic)
+    }
+
+    /// For how long nothing may get through before a batch with so many failing keys is read past. `None`: it never is.
+    pub(super) fn patience(&self, keys: usize, suspects_max: usize) -> Option<Duration> {
+        let a_second = u32::try_from(suspects_max).unwrap_or(u32::MAX);
+        let keys = u32::try_from(keys).unwrap_or(u32::MAX);
+        let first = Duration::from_secs(1).saturating_mul(keys).checked_div(a_second)?.min(PATIENCE_MAX);
+        Some(first.saturating_mul(self.read_past.saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_success_blames_what_was_set_aside_until_it_succeeds_itself() {
+        let mut blame = Blame::default();
+        blame.set_aside(["a", "b"]);
+        assert!(!blame.is_failing("a") && !blame.is_failing("b"), "it may be the sink");
+        blame.succeeded(["b", "c"]);
+        assert!(blame.is_failing("a") && !blame.is_failing("b") && !blame.is_failing("c"));
+        blame.succeeded(["c"]);
+        assert!(blame.is_failing("a"));
+        blame.succeeded(["a"]);
+        assert!(!blame.is_failing("a"));
+        blame.parked("d");
+        assert!(blame.is_failing("d"));
+    }
+
+    #[test]
+    fn patience_grows_with_the_keys_and_with_each_batch_in_a_row() {
+        let mut blame = Blame::default();
+        let table =
+            [(0, 0.0), (1, 0.125), (8, 1.0), (9, 1.125), (480, 60.0), (4_000, 60.0), (usize::MAX, 60.0)];
+        for (keys, seconds) in table {
+            assert_eq!(blame.patience(keys, 8), Some(Duration::from_secs_f64(seconds)), "{keys}");
+        }
+        blame.set_aside(["a"]);
+        assert_eq!(blame.patience(8, 8), Some(Duration::from_secs(2)));
+        blame.set_aside(["a"]);
+        assert_eq!(blame.patience(4_000, 8), Some(Duration::from_secs(180)));
+        blame.succeeded(["b"]);
+        assert_eq!(blame.patience(8, 8), Some(Duration::from_secs(1)));
+        assert_eq!(blame.patience(8, 0), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut blame = Blame::default();
+        let topics: Vec<String> = (0..3 * TOPICS_MAX).map(|n| n.to_string()).collect();
+        topics.iter().for_each(|topic| blame.parked(topic));
+        blame.set_aside(topics.iter().rev().map(String::as_str));
+        blame.succeeded([]);
+        assert_eq!(blame.failing.len(), TOPICS_MAX);
+    }
+}

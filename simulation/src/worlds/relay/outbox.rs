@@ -1,0 +1,411 @@
+//! The simulated outbox as a relay sees it: the real relay's `Source` over tables in memory.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel::relay::poll::aside::{Aside, Retried, Tried};
+use semel::relay::poll::{DUE_EVERY, due_after};
+use semel::relay::{Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
+use semel::store::{ErrorKind, Fate, StoreError};
+use tokio::time::Instant;
+
+use super::plan::Fault;
+use super::tables::Tables;
+use crate::stage::Stage;
+
+/// How long a statement takes.
+const STATEMENT: Duration = Duration::from_millis(1);
+
+/// The database, shared by all relays.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    stage: Stage,
+    tables: Arc<Mutex<Tables>>,
+    faults: Arc<Vec<Fault>>,
+    lease: Duration,
+}
+
+impl Outbox {
+    pub(super) fn new(stage: &Stage, tables: Tables, faults: &[Fault], lease_ms: u64) -> Self {
+        Self {
+            stage: stage.clone(),
+            tables: Arc::new(Mutex::new(tables)),
+            faults: Arc::new(faults.to_vec()),
+            lease: Duration::from_millis(lease_ms),
+        }
+    }
+
+    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A source for one process of a relay.
+    pub(super) fn source(&self, me: u64) -> SimulatedSource {
+        let now = Instant::now();
+        SimulatedSource {
+            outbox: self.clone(),
+            me,
+            owned: BTreeMap::new(),
+            outstanding: None,
+            heartbeat_at: now,
+            ours_until: now,
+            due_at: now,
+            next_partition: 0,
+            whole: false,
+            reached: None,
+            unsure: false,
+        }
+    }
+
+    fn is_in(&self, during: impl Fn(&Fault) -> Option<(u64, u64)>) -> bool {
+        let now = self.tables().now_ms();
+        self.faults.iter().filter_map(during).any(|(at, long)| (at..at + long).contains(&now))
+    }
+
+    fn is_down(&self) -> bool {
+        self.is_in(|fault| match fault {
+            Fault::OutboxDown { at_ms, for_ms } => Some((*at_ms, *for_ms)),
+            _ => None,
+        })
+    }
+
+    fn is_silent(&self) -> bool {
+        self.is_in(|fault| match fault {
+            Fault::OutboxSilent { at_ms, for_ms } => Some((*at_ms, *for_ms)),
+            _ => None,
+        })
+    }
+}
+
+/// Where a batch came from.
+enum Origin {
+    Chunk { partition: usize, until: i64, seqs: Vec<i64> },
+    Parked { tried: Tried, epochs: BTreeMap<usize, u64> },
+}
+
+/// One relay's share of the outbox.
+pub(super) struct SimulatedSource {
+    outbox: Outbox,
+    me: u64,
+    /// Partitions, and the epochs under which they are ours.
+    owned: BTreeMap<usize, u64>,
+    outstanding: Option<(Batch, Origin)>,
+    heartbeat_at: Instant,
+    ours_until: Instant,
+    due_at: Instant,
+    next_partition: usize,
+    whole: bool,
+    reached: Option<String>,
+    /// A statement was cancelled or failed: what is stored is not known.
+    unsure: bool,
+}
+
+impl SimulatedSource {
+    /// One statement. It may fail before it is done, or be done and its answer lost.
+    async fn commit<T>(&mut self, work: impl FnOnce(&mut Tables) -> T) -> Result<T, SourceError> {
+        if self.unsure {
+            self.forget();
+        }
+        self.unsure = true;
+        tokio::time::sleep(STATEMENT).await;
+        let failed = |message| Err(StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).into());
+        if self.outbox.is_down() {
+            self.outbox.stage.count("statements that failed", 1);
+            return failed("the outbox cannot be reached");
+        }
+        let result = work(&mut self.outbox.tables());
+        if self.outbox.is_silent() {
+            self.outbox.stage.count("statements without an answer", 1);
+            return failed("the answer of the outbox was lost");
+        }
+        self.unsure = false;
+        Ok(result)
+    }
+
+    fn forget(&mut self) {
+        self.owned.clear();
+        self.outstanding = None;
+        self.unsure = false;
+    }
+
+    fn fenced<T>(&mut self) -> Result<T, SourceError> {
+        self.outbox.stage.count("calls that were fenced", 1);
+        self.forget();
+        Err(SourceError::Fenced)
+    }
+
+    fn drop_what_lapsed(&mut self) {
+        if self.unsure || (!self.owned.is_empty() && Instant::now() >= self.ours_until) {
+            self.forget();
+        }
+    }
+
+    /// Renews what is ours. Partitions that are another's by now are dropped.
+    async fn heartbeat(&mut self) -> Result<(usize, usize), SourceError> {
+        let asked = Instant::now();
+        self.heartbeat_at = asked + self.outbox.lease / 10;
+        let (me, owned) = (self.me, self.owned.clone());
+        let (kept, place) = self
+            .commit(move |tables| {
+                let kept: BTreeMap<usize, u64> =
+                    owned.into_iter().filter(|(partition, epoch)| tables.renew(*partition, *epoch)).collect();
+                (kept, tables.show(me))
+            })
+            .await?;
+        let lost = kept.len() < self.owned.len();
+        self.owned = kept;
+        self.heartbeat_at = asked + self.outbox.lease / 3;
+        self.ours_until = asked + self.outbox.lease * 7 / 8;
+        let still_ours = match &self.outstanding {
+            None => true,
+            Some((_, Origin::Chunk { partition, .. })) => self.owned.contains_key(partition),
+            Some((_, Origin::Parked { epochs, .. })) => epochs.keys().all(|one| self.owned.contains_key(one)),
+        };
+        if !still_ours || (lost && self.whole) {
+            return self.fenced();
+        }
+        Ok(place)
+    }
+
+    async fn ready(&mut self) -> Result<(), SourceError> {
+        self.drop_what_lapsed();
+        if self.whole && self.owned.is_empty() {
+            return Err(SourceError::Fenced);
+        }
+        if Instant::now() < self.heartbeat_at {
+            return Ok(());
+        }
+        let (place, relays) = self.heartbeat().await?;
+        if self.whole || self.outstanding.is_some() {
+            return Ok(());
+        }
+        let (me, owned) = (self.me, self.owned.clone());
+        self.owned = self
+            .commit(move |tables| {
+                let mut owned = owned;
+                for partition in 0..tables.cursors.len() {
+                    match (partition % relays == place, owned.get(&partition).copied()) {
+                        (true, None) => {
+                            owned.extend(tables.take(partition, me).map(|epoch| (partition, epoch)))
+                        }
+                        (false, Some(epoch)) => {
+                            tables.release(partition, epoch);
+                            owned.remove(&partition);
+                        }
+                        _ => {}
+                    }
+                }
+                owned
+            })
+            .await?;
+        Ok(())
+    }
+
+    fn events(&self, seqs: &[i64], may_be_held: bool) -> Vec<Pending> {
+        let tables = self.outbox.tables();
+        let pending = |seq: &i64| {
+            let mut pending = Pending::new((*tables.rows[seq].event).clone());
+            pending.held = may_be_held && tables.is_held(*seq);
+            pending
+        };
+        seqs.iter().map(pending).collect()
+    }
+
+    fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
+        let position = Position { lineage: Lineage::read("simulated"), place };
+        let batch = match &origin {
+            Origin::Chunk { .. } => Batch::new(position, events),
+            Origin::Parked { .. } => Batch::retry(position, events),
+        };
+        self.outstanding = Some((batch.clone(), origin));
+        batch
+    }
+
+    async fn chunk_of(&mut self, partition: usize, epoch: u64) -> Result<Option<Batch>, SourceError> {
+        let found = self.commit(move |tables| tables.chunk(partition, epoch)).await?;
+        let Ok(found) = found else { return self.fenced() };
+        let Some((until, seqs)) = found else { return Ok(None) };
+        let after = self.outbox.tables().cursors[partition].after;
+        let events = self.events(&seqs, true);
+        let origin = Origin::Chunk { partition, until, seqs };
+        Ok(Some(self.give(place(partition, after, until), events, origin)))
+    }
+
+    fn parked(&mut self, tried: Tried, place: String) -> Batch {
+        let (seqs, epochs): (Vec<i64>, BTreeMap<usize, u64>) = {
+            let tables = self.outbox.tables();
+            let of = |key: &String| tables.parked_keys.get(key).map(|key| key.partition);
+            let epochs = tried.keys.iter().filter_map(of);
+            let epochs = epochs.filter_map(|one| Some((one, *self.owned.get(&one)?))).collect();
+            (tried.ns.iter().map(|n| tables.parked[n].seq).collect(), epochs)
+        };
+        let events = self.events(&seqs, false);
+        self.give(place, events, Origin::Parked { tried, epochs })
+    }
+
+    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+        let owned = self.owned.clone();
+        let tried = self.commit(move |tables| tables.due(&owned)).await?;
+        if tried.ns.is_empty() && tried.empty.is_empty() {
+            self.due_at = Instant::now() + DUE_EVERY;
+            return Ok(None);
+        }
+        if tried.ns.is_empty() {
+            let (owned, retried) = (self.owned.clone(), Retried::of(&tried, &[]));
+            self.commit(move |tables| tables.retried(&owned, &retried)).await?;
+            return Ok(None);
+        }
+        self.outbox.stage.count("batches of parked events", 1);
+        let place = tried.place();
+        Ok(Some(self.parked(tried, place)))
+    }
+
+    /// What the sink has had last, if that is not done.
+    async fn find_reached(&mut self) -> Result<Option<Batch>, SourceError> {
+        let Some(reached) = self.reached.clone() else { return Ok(None) };
+        let found = if let Some(ns) = Tried::named(&reached) {
+            let tried = self.commit(move |tables| tables.again(&ns)).await?;
+            (!tried.ns.is_empty()).then(|| self.parked(tried, reached))
+        } else {
+            let noted = |(partition, cursor): (usize, &super::tables::Cursor)| {
+                let until = cursor.until?;
+                (place(partition, cursor.after, until) == reached).then_some(partition)
+            };
+            let noted = self.outbox.tables().cursors.iter().enumerate().find_map(noted);
+            match noted.and_then(|partition| Some((partition, *self.owned.get(&partition)?))) {
+                Some((partition, epoch)) => self.chunk_of(partition, epoch).await?,
+                None => None,
+            }
+        };
+        match &found {
+            Some(_) => self.outbox.stage.count("batches given again to compare", 1),
+            None => self.reached = None,
+        }
+        Ok(found)
+    }
+}
+
+/// Names a batch.
+fn place(partition: usize, after: i64, until: i64) -> String {
+    format!("{partition}:{after}-{until}")
+}
+
+impl Source for SimulatedSource {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        self.ready().await?;
+        if let Some((batch, _)) = &self.outstanding {
+            return Ok(Some(batch.clone()));
+        }
+        if self.owned.is_empty() {
+            return Ok(None);
+        }
+        if let Some(batch) = self.find_reached().await? {
+            return Ok(Some(batch));
+        }
+        if Instant::now() >= self.due_at
+            && let Some(batch) = self.find_due().await?
+        {
+            return Ok(Some(batch));
+        }
+        let owned: Vec<(usize, u64)> =
+            self.owned.iter().map(|(partition, epoch)| (*partition, *epoch)).collect();
+        for step in 0..owned.len() {
+            let at = (self.next_partition + step) % owned.len();
+            if let Some(batch) = self.chunk_of(owned[at].0, owned[at].1).await? {
+                self.next_partition = at + 1;
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn take_all(&mut self) -> Result<bool, SourceError> {
+        self.whole = true;
+        self.drop_what_lapsed();
+        if !self.owned.is_empty() {
+            return match self.heartbeat().await {
+                Ok(_) => Ok(true),
+                Err(SourceError::Fenced) => Ok(false),
+                Err(error) => Err(error),
+            };
+        }
+        let (asked, me) = (Instant::now(), self.me);
+        let Some(owned) = self.commit(move |tables| tables.take_all(me)).await? else { return Ok(false) };
+        (self.owned, self.outstanding) = (owned, None);
+        self.heartbeat_at = asked + self.outbox.lease / 3;
+        self.ours_until = asked + self.outbox.lease * 7 / 8;
+        Ok(true)
+    }
+
+    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+        self.outbox.stage.count("positions compared", 1);
+        self.reached = reached.map(|reached| reached.position.place.clone());
+        if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
+            self.outstanding = None;
+        }
+        Ok(())
+    }
+
+    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+        if self.unsure {
+            self.forget();
+        }
+        let done = match self.outstanding.take() {
+            None => return self.fenced(),
+            Some((_, Origin::Chunk { partition, until, seqs })) => {
+                let Some(epoch) = self.owned.get(&partition).copied() else { return self.fenced() };
+                let aside = Aside::of(&seqs, settled);
+                self.commit(move |tables| tables.advance(partition, epoch, until, &aside)).await?
+            }
+            Some((_, Origin::Parked { tried, epochs })) => {
+                self.due_at = Instant::now() + due_after(settled);
+                if self.outbox.stage.has("retries_without_a_pause") {
+                    self.due_at = Instant::now();
+                }
+                let retried = Retried::of(&tried, settled);
+                self.commit(move |tables| tables.retried(&epochs, &retried)).await?
+            }
+        };
+        if !done {
+            return self.fenced();
+        }
+        self.reached = None;
+        Ok(())
+    }
+
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        if self.owned.is_empty() || self.unsure {
+            return self.fenced();
+        }
+        self.heartbeat().await.map(drop)
+    }
+
+    fn keep_in(&self) -> Duration {
+        self.heartbeat_at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    fn holds(&self) -> bool {
+        !self.unsure && !self.owned.is_empty() && Instant::now() < self.ours_until
+    }
+
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+        Ok(Pruned::default())
+    }
+
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        Ok(Lag::default())
+    }
+
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        let (me, owned) = (self.me, self.owned.clone());
+        let left = self
+            .commit(move |tables| {
+                owned.iter().for_each(|(partition, epoch)| tables.release(*partition, *epoch));
+                tables.gone(me);
+            })
+            .await;
+        self.forget();
+        left
+    }
+}
