@@ -7,8 +7,8 @@
 //! | nothing gets through | nobody knows: the sink may be down, or these events are the only ones on their way |
 //!
 //! In the last case the relay waits, and then reads past the batch: its keys are set aside, to see whether anything else
-//! gets through. That is not for ever too early nor too late: `suspects_max` keys a second, at most a minute, and each time
-//! in a row so much longer. A sink that is down for an hour has a few batches set aside, and however many events of one
+//! gets through. Up to `suspects_max` keys are waited for at most a second; more look like an outage and are waited for half a
+//! minute to a minute; and each time in a row so much longer. A sink that is down for an hour has a few batches set aside, and however many events of one
 //! destination stand before those of another, the others have their turn.
 
 use std::collections::BTreeSet;
@@ -16,6 +16,9 @@ use std::time::Duration;
 
 /// The longest that one batch is waited for, the first time.
 const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// How long at least, where more keys fail than `suspects_max`: most likely the sink is down, and a broker that is restarted
+/// should find everything where it was.
+const OUTAGE_PATIENCE_MIN: Duration = Duration::from_secs(30);
 /// Most topics that are remembered. More are judged each time anew.
 const TOPICS_MAX: usize = 1_000;
 
@@ -70,6 +73,7 @@ impl Blame {
         let a_second = u32::try_from(suspects_max).unwrap_or(u32::MAX);
         let keys = u32::try_from(keys).unwrap_or(u32::MAX);
         let first = Duration::from_secs(1).saturating_mul(keys).checked_div(a_second)?.min(PATIENCE_MAX);
+        let first = if keys > a_second { first.max(OUTAGE_PATIENCE_MIN) } else { first };
         Some(first.saturating_mul(self.read_past.saturating_add(1)))
     }
 }
@@ -96,8 +100,16 @@ mod tests {
     #[test]
     fn patience_grows_with_the_keys_and_with_each_batch_in_a_row() {
         let mut blame = Blame::default();
-        let table =
-            [(0, 0.0), (1, 0.125), (8, 1.0), (9, 1.125), (480, 60.0), (4_000, 60.0), (usize::MAX, 60.0)];
+        let table = [
+            (0, 0.0),
+            (1, 0.125),
+            (8, 1.0),
+            (9, 30.0),
+            (240, 30.0),
+            (480, 60.0),
+            (4_000, 60.0),
+            (usize::MAX, 60.0),
+        ];
         for (keys, seconds) in table {
             assert_eq!(blame.patience(keys, 8), Some(Duration::from_secs_f64(seconds)), "{keys}");
         }

@@ -66,15 +66,15 @@ impl RelayOptions {
         self
     }
 
-    /// How many keys a second may be set aside while the sink confirms nothing: 8 unless told otherwise.
+    /// How many failing keys may be to blame while the sink confirms nothing: 8 unless told otherwise.
     ///
     /// An event is to blame for its failure if the sink confirmed anything since, or says that only
     /// [one place](crate::sink::SinkError::of_one_place) is away. Where nothing gets through, it may be the sink or it may be these events:
-    /// after a while the relay reads past them to see whether others get through. A batch with 8 failing keys is waited for
-    /// for a second, one with 4,000 for a minute, which is the most, the second batch in a row twice as long, the third
-    /// three times, until anything succeeds. 0: such a batch is waited for without end, and what is behind it too.
-    pub fn suspects_max(mut self, keys_per_second: usize) -> Self {
-        self.suspects_max = keys_per_second;
+    /// after a while the relay reads past them to see whether others get through. A batch with up to 8 failing keys is waited
+    /// for for at most a second. More look like a sink that is down: half a minute, with 4,000 keys a minute, which is the most.
+    /// The second batch in a row is waited for twice as long, the third three times, until anything succeeds. 0: such a batch is waited for without end, and what is behind it too.
+    pub fn suspects_max(mut self, keys: usize) -> Self {
+        self.suspects_max = keys;
         self
     }
 

@@ -6,6 +6,9 @@ use super::plan::{Fault, Plan};
 /// The longest pause before a parked key is tried again, unless the first is longer.
 const RETRY_LONGEST_MS: u64 = 60_000;
 
+/// How long a batch in which more than `suspects_max` keys fail, and nothing succeeds, is waited for the first time.
+const OUTAGE_PATIENCE_MS: u64 = 30_000;
+
 /// How long what is healthy may wait while nothing else disturbs it, whatever fails beside it.
 pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let settings = &plan.settings;
@@ -18,7 +21,11 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let tries = u64::from(settings.tries_max) + 2;
     let blamed = failing * tries * (call_ms + pause_ms);
     // Where nothing in a batch succeeds, it is read past at `suspects_max` keys a second, later each time.
-    let read_past = 2 * 1_000 * failing * failing / settings.suspects_max.max(1) as u64;
+    let suspects_max = settings.suspects_max.max(1) as u64;
+    // More than that look like an outage and are waited for half a minute at least.
+    let outages = failing / (suspects_max + 1);
+    let read_past =
+        2 * 1_000 * failing * failing / suspects_max + OUTAGE_PATIENCE_MS * outages * (outages + 1);
     // A transaction that fails or is in doubt is halved until the event is found, with pauses that grow, and each try is
     // checked with an empty one. From one event to the next it takes a few.
     let halved = if settings.exactly_once {
