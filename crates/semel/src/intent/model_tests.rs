@@ -1,5 +1,6 @@
 //! Every interleaving of a small world, played through [`step`]: one intent, three workers that crash, stall
-//! and come back, lost answers, leases and outcomes that end, a deploy, and an operator.
+//! and come back, lost answers, claims that are given back, leases and outcomes that end, a deploy, and an operator
+//! or a lookup.
 //!
 //! Property tests sample histories; this visits all of them up to the bounds below, each state once. What it
 //! assumes of people and workers is written down as [`Rules`], and shown to be needed: with a careless
@@ -28,6 +29,19 @@ struct Rules {
     fails_for_all: bool,
     /// The operator says "not applied" only when nobody is left who could still apply it.
     patient: bool,
+    /// A lookup decides, and not the operator.
+    lookup: Option<LookupRules>,
+    /// A worker that leaves its claim to be given back goes on under the same owner.
+    shares_owner: bool,
+}
+
+/// What is assumed where a lookup decides. It knows nothing of workers, only of what has arrived.
+#[derive(Clone, Copy)]
+struct LookupRules {
+    /// "Not found" is believed only when no call that was sent can be on the wire any more.
+    settles: bool,
+    /// A worker that lost its claim while it slept drops its work.
+    drops_work: bool,
 }
 
 impl Rules {
@@ -37,7 +51,22 @@ impl Rules {
             Effect::Opaque => Budget { claims: 7, losses: 2, expiries: 1, decisions: 2 },
             _ => Budget { claims: 4, losses: 1, expiries: 1, decisions: 1 },
         };
-        Self { step, effect, budget, deploy: None, fails_for_all: false, patient: true }
+        let (deploy, lookup) = (None, None);
+        Self {
+            step,
+            effect,
+            budget,
+            deploy,
+            fails_for_all: false,
+            patient: true,
+            lookup,
+            shares_owner: false,
+        }
+    }
+
+    fn looked_up(lookup: LookupRules) -> Self {
+        let budget = Budget { claims: 5, losses: 2, expiries: 1, decisions: 2 };
+        Self { lookup: Some(lookup), budget, ..Self::of(Effect::Opaque) }
     }
 }
 
@@ -87,7 +116,9 @@ fn trace(steps: &[Taken]) -> Vec<String> {
         trace.push(match who {
             None => format!("{act:?}"),
             Some(Doing::Idle) => format!("somebody: {act:?}"),
-            Some(Doing::Asked { token, .. } | Doing::Running { token, .. }) => {
+            Some(
+                Doing::Asked { token, .. } | Doing::GivingBack { token, .. } | Doing::Running { token, .. },
+            ) => {
                 format!("owner {token}: {act:?}")
             }
         });
@@ -122,8 +153,10 @@ fn a_keyed_effect_counts_once() {
 
 #[test]
 fn a_deploy_that_changes_the_effect_does_not_repeat_it() {
-    for (from, to) in [(Effect::Opaque, Effect::Keyed), (Effect::Keyed, Effect::Opaque)] {
-        let budget = Budget { claims: 3, losses: 1, expiries: 1, decisions: 1 };
+    // Where the key is dropped, within retention: a claim that is given back speaks for itself alone, and what is
+    // forgotten is a new intent.
+    for (from, to, expiries) in [(Effect::Opaque, Effect::Keyed, 1), (Effect::Keyed, Effect::Opaque, 0)] {
+        let budget = Budget { claims: 3, losses: 1, expiries, decisions: 1 };
         let rules = Rules { deploy: Some(to), fails_for_all: true, budget, ..Rules::of(from) };
         holds(&format!("{from}, then {to}"), &rules);
     }
@@ -163,6 +196,37 @@ fn an_operator_has_to_be_sure_that_nobody_is_left_to_apply_it() {
     let violation = breaks("a hasty operator", &Rules { patient: false, ..Rules::of(Effect::Opaque) });
     assert_eq!(violation.law, "the effect happened twice");
     assert!(violation.trace.iter().any(|it| it.contains("NotApplied")), "{violation:#?}");
+}
+
+const LOOKUP: LookupRules = LookupRules { settles: true, drops_work: true };
+
+#[test]
+fn a_lookup_that_knows_nothing_of_workers_does_not_double_an_opaque_effect() {
+    holds("a lookup", &Rules::looked_up(LOOKUP));
+}
+
+#[test]
+fn a_lookup_has_to_wait_for_what_is_on_the_wire() {
+    let hasty = LookupRules { settles: false, ..LOOKUP };
+    let violation = breaks("a hasty lookup", &Rules::looked_up(hasty));
+    assert_eq!(violation.law, "the effect happened twice");
+    assert!(violation.trace.iter().any(|it| it.contains("Arrive")), "{violation:#?}");
+}
+
+#[test]
+fn work_that_lost_its_claim_has_to_be_dropped_where_a_lookup_decides() {
+    let goes_on = LookupRules { drops_work: false, ..LOOKUP };
+    let violation = breaks("work goes on", &Rules::looked_up(goes_on));
+    assert_eq!(violation.law, "the effect happened twice");
+    assert!(violation.trace.iter().any(|it| it.contains("Wake")), "{violation:#?}");
+}
+
+#[test]
+fn who_gives_a_claim_back_must_not_share_its_owner_with_who_runs() {
+    let budget = Budget { claims: 4, losses: 1, expiries: 0, decisions: 0 };
+    let rules = Rules { shares_owner: true, budget, ..Rules::of(Effect::Opaque) };
+    let violation = breaks("a shared owner", &rules);
+    assert!(violation.trace.iter().any(|it| it.contains("GiveBack")), "{violation:#?}");
 }
 
 /// After a takeover a worker that failed knows what it did itself, not what the attempt before it did. While

@@ -14,6 +14,8 @@ pub(super) enum Doing {
     Idle,
     /// Claimed, but the answer was lost: it does not know.
     Asked { token: u64, keyed: bool },
+    /// Nobody will run this claim. It is asked for once more, to be given back if it is there.
+    GivingBack { token: u64, keyed: bool, epoch: Option<u64> },
     /// Under a claim.
     Running { token: u64, epoch: u64, keyed: bool, applied: bool, asleep: bool, suspect: bool },
 }
@@ -41,6 +43,8 @@ pub(super) struct World {
     effects: u8,
     /// The downstream has seen the key: it will not do the same again.
     key_known: bool,
+    /// Calls that were sent and have not arrived, where that is told apart.
+    on_the_wire: u8,
     /// The owner of the record's epoch died, stalled, lost the answer or said that it does not know.
     blamed: bool,
 }
@@ -50,7 +54,12 @@ pub(super) enum Act {
     Claim,
     ClaimAndLoseTheAnswer,
     AskAgain,
+    /// The claim in doubt is left to the background, and this worker goes on: under a new owner.
+    LeaveToGiveBack,
+    GiveBack,
     Apply,
+    Send,
+    Arrive,
     Finish(Verdict),
     Renew,
     Stall,
@@ -61,6 +70,7 @@ pub(super) enum Act {
     Sweep,
     Deploy,
     Decide(Ruling),
+    LookUp,
 }
 
 pub(super) type Broken = &'static str;
@@ -80,6 +90,7 @@ impl World {
             deployed: false,
             effects: 0,
             key_known: false,
+            on_the_wire: 0,
             blamed: false,
         }
     }
@@ -101,13 +112,19 @@ impl World {
             if self.left.expiries > 0 && head.expires_at.is_some_and(|at| at > NOW) {
                 acts.push((None, Act::Expire));
             }
-            if self.left.decisions > 0 && (head.state == State::Uncertain || head.is_lapsed(NOW)) {
+            let open = self.left.decisions > 0 && (head.state == State::Uncertain || head.is_lapsed(NOW));
+            if open && rules.lookup.is_some() {
+                acts.push((None, Act::LookUp));
+            } else if open {
                 if self.has_happened() {
                     acts.push((None, Act::Decide(Ruling::Applied(Verdict::Completed))));
                 } else if !(rules.patient && self.may_still_happen(None)) {
                     acts.push((None, Act::Decide(Ruling::NotApplied)));
                 }
             }
+        }
+        if self.on_the_wire > 0 {
+            acts.push((None, Act::Arrive));
         }
         if rules.deploy.is_some() && !self.deployed {
             acts.push((None, Act::Deploy));
@@ -121,8 +138,16 @@ impl World {
                 Doing::Idle if self.left.claims == 0 => &[],
                 Doing::Idle if self.left.losses == 0 => &[Act::Claim],
                 Doing::Idle => &[Act::Claim, Act::ClaimAndLoseTheAnswer],
-                Doing::Asked { .. } => &[Act::AskAgain, Act::Crash],
+                Doing::Asked { .. } => &[Act::AskAgain, Act::LeaveToGiveBack, Act::Crash],
+                Doing::GivingBack { .. } => &[Act::GiveBack, Act::Crash],
                 Doing::Running { asleep: true, .. } => &[Act::Wake, Act::Crash],
+                // It waits for the answer to its call.
+                Doing::Running { applied: true, .. } if self.on_the_wire > 0 => {
+                    &[Act::Finish(Verdict::Uncertain), Act::Renew, Act::Stall, Act::Crash]
+                }
+                Doing::Running { applied: false, .. } if rules.lookup.is_some() => {
+                    &[Act::Send, Act::Finish(Verdict::FailedRetryable), Act::Renew, Act::Stall, Act::Crash]
+                }
                 Doing::Running { applied: true, .. } => &[
                     Act::Finish(Verdict::Completed),
                     Act::Finish(Verdict::Uncertain),
@@ -194,6 +219,27 @@ impl World {
             (Doing::Asked { token, keyed }, Act::AskAgain) => {
                 started(token, keyed, self.claim(rules, token, keyed)?)
             }
+            (Doing::Asked { token, keyed }, Act::LeaveToGiveBack) => {
+                let giving_back = Doing::GivingBack { token, keyed, epoch: None };
+                // The background is one more who does something; where nobody is idle, the worker itself has to.
+                match self.workers.iter().position(|doing| *doing == Doing::Idle) {
+                    Some(idle) => {
+                        self.workers[idle] = giving_back;
+                        if rules.shares_owner { Doing::Asked { token, keyed } } else { Doing::Idle }
+                    }
+                    None => giving_back,
+                }
+            }
+            (Doing::GivingBack { token, keyed, epoch: None }, Act::GiveBack) => {
+                match self.own_claim(rules, token, keyed)? {
+                    Some(epoch) => Doing::GivingBack { token, keyed, epoch: Some(epoch) },
+                    None => Doing::Idle,
+                }
+            }
+            (Doing::GivingBack { token, epoch: Some(epoch), .. }, Act::GiveBack) => {
+                self.finish(rules, token, epoch, Verdict::FailedRetryable)?;
+                Doing::Idle
+            }
             (Doing::Running { token, epoch, keyed, applied, asleep, suspect }, act) => {
                 let now = |applied, asleep, suspect| Doing::Running {
                     token,
@@ -209,9 +255,19 @@ impl World {
                         self.key_known |= keyed;
                         now(true, asleep, suspect)
                     }
+                    Act::Send => {
+                        self.on_the_wire += 1;
+                        now(true, asleep, suspect)
+                    }
                     Act::Stall => {
                         self.blame(epoch);
                         now(applied, true, true)
+                    }
+                    // Where a lookup may have been believed, it looks at its lease before it goes on with its work.
+                    Act::Wake
+                        if rules.lookup.is_some_and(|lookup| lookup.drops_work) && !self.holds(epoch) =>
+                    {
+                        Doing::Idle
                     }
                     Act::Wake => now(applied, false, suspect),
                     Act::Renew => {
@@ -220,8 +276,10 @@ impl World {
                     }
                     Act::Finish(verdict) => {
                         self.finish(rules, token, epoch, verdict)?;
-                        // One who does not know yet may still learn it, and its call may still arrive.
-                        if verdict == Verdict::Uncertain { now(applied, asleep, true) } else { Doing::Idle }
+                        // One who does not know yet may still learn it, and its call may still arrive: by itself where
+                        // calls on the wire are told apart.
+                        let learns = verdict == Verdict::Uncertain && rules.lookup.is_none();
+                        if learns { now(applied, asleep, true) } else { Doing::Idle }
                     }
                     _ => {
                         self.blame(epoch);
@@ -246,6 +304,20 @@ impl World {
                 self.effect = rules.deploy.unwrap_or(self.effect);
                 self.deployed = true;
             }
+            Act::Arrive => {
+                self.on_the_wire -= 1;
+                self.effects += 1;
+            }
+            Act::LookUp if self.has_happened() => {
+                return self.happen(rules, Act::Decide(Ruling::Applied(Verdict::Completed)));
+            }
+            // "Not found" is believed when the settle delay is over: nothing that was sent is on the wire any more.
+            Act::LookUp => {
+                let settled = self.on_the_wire == 0 || rules.lookup.is_some_and(|lookup| !lookup.settles);
+                if settled {
+                    return self.happen(rules, Act::Decide(Ruling::NotApplied));
+                }
+            }
             Act::Decide(ruling) => {
                 self.left.decisions -= 1;
                 self.epochs += 1;
@@ -260,6 +332,24 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether the claim of this epoch is there and its lease runs.
+    fn holds(&self, epoch: u64) -> bool {
+        self.head.is_some_and(|head| {
+            head.epoch.0 == epoch && head.state == State::InProgress && !head.is_lapsed(NOW)
+        })
+    }
+
+    /// The claim of this owner, also if its lease ran out meanwhile.
+    fn own_claim(&mut self, rules: &Rules, owner: u64, keyed: bool) -> Result<Option<u64>, Broken> {
+        let granted = self.claim(rules, owner, keyed)?;
+        let lapsed = self.head.filter(|head| head.owner == token(owner) && head.is_lapsed(NOW));
+        if granted.is_some() {
+            // Nobody runs it until it is given back.
+            self.blamed = true;
+        }
+        Ok(granted.or(lapsed.map(|head| head.epoch.0)))
     }
 
     fn blame(&mut self, epoch: u64) {
