@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Called, call};

@@ -1,6 +1,8 @@
 //! Giving up: what cannot be handled is kept for people, and only then told to the source as done.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::desk::Held;
 use super::handler::{Buried, DeadLetters, Handler};

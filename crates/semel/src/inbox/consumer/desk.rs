@@ -5,7 +5,9 @@
 //! original, and is not handled beside it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::handler::FailedKind;
 use super::message::Message;

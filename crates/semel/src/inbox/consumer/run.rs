@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::burial::Nameless;
 use super::calls::Calls;
@@ -309,6 +310,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             let wait = wait.min(self.keep_at.saturating_duration_since(now));
             let received = tokio::select! {
+                // What has come is taken in, also when the stop was asked for at the same moment.
+                biased;
                 received = self.source.receive(room, wait) => received?,
                 () = asked_to_stop(stopped) => return Ok(false),
             };
@@ -444,7 +447,7 @@ pub(super) async fn keeping<S: Source, T>(
 ) -> Result<T, SourceError> {
     let mut work = std::pin::pin!(work);
     loop {
-        let until = tokio::time::Instant::from_std(*keep_at);
+        let until = *keep_at;
         tokio::select! {
             biased;
             done = &mut work => return Ok(done),
