@@ -15,6 +15,9 @@ use super::process::Gate;
 /// Where messages come from.
 pub(super) const TOPIC: &str = "orders";
 
+/// How long a message without a key waits for the consumer whose turn it is.
+const TURN: Duration = Duration::from_millis(600);
+
 /// The broker. It outlives consumers.
 pub(super) struct Broker {
     ledger: Arc<Ledger>,
@@ -85,6 +88,15 @@ impl Broker {
     /// Whether nothing is open.
     pub(super) fn is_empty(&self) -> bool {
         self.state().parts.iter().all(|part| part.messages[part.committed..].iter().all(|kept| kept.done))
+    }
+
+    /// Whether nothing is open but pulses.
+    pub(super) fn has_only_pulses(&self) -> bool {
+        let state = self.state();
+        let ledger = self.ledger.state();
+        let open =
+            state.parts.iter().flat_map(|part| &part.messages[part.committed..]).filter(|kept| !kept.done);
+        open.into_iter().all(|kept| ledger.messages[kept.message].key == PULSE)
     }
 
     /// A consumer joins.
@@ -271,11 +283,20 @@ impl SimSource {
                     }
                 }
                 None if key.is_some_and(|key| busy.contains(&key)) => {}
+                // Who waits for a message is served by turns.
+                None if key.is_none() && !self.is_my_turn(state, kept.message, entry.published) => {}
                 None if taken.len() == most => break,
                 None => taken.push(Place { part: 0, generation: state.parts[0].generation, at }),
             }
         }
         taken
+    }
+
+    /// Messages without a key go to the members by turns, and after a while to any of them.
+    fn is_my_turn(&self, state: &State, message: usize, published: Duration) -> bool {
+        let waits = self.broker.ledger.now().saturating_sub(published);
+        let nth = state.members.keys().nth(message % state.members.len().max(1));
+        nth == Some(&self.me) || waits > TURN
     }
 
     fn delivery(&self, message: usize, receipt: Receipt, place: String) -> Delivery {

@@ -121,18 +121,30 @@ pub(super) fn stop_bound(plan: &Plan) -> Duration {
     ms(settings.farewell_ms * 2 + settings.handle_timeout_ms * 2) + Duration::from_secs(5)
 }
 
+/// Whether failing keys may hold more than they should.
+fn may_be_crowded(plan: &Plan) -> bool {
+    let settings = &plan.settings;
+    let down_ms = plan.faults.iter().map(|fault| fault.for_ms()).max().unwrap_or_default();
+    let pulses = (down_ms + settings.pause_longest_ms) / settings.pulse_ms;
+    copies(plan) as usize + pulses as usize > settings.held_max
+}
+
 /// Failures after which a message of a failing key may be given up.
 fn tries_needed(plan: &Plan) -> u32 {
-    plan.settings.tries_max
+    if may_be_crowded(plan) { 1 } else { plan.settings.tries_max }
 }
 
 /// Whether a message deserved to become a dead letter.
 pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures: u32) {
     let plan = &ledger.plan;
-    let (behaviour, retried) = {
+    let (behaviour, retried, key) = {
         let state = ledger.state();
-        (state.messages[message].behaviour, state.messages[message].letter_retried)
+        let entry = &state.messages[message];
+        (entry.behaviour, entry.letter_retried, entry.key)
     };
+    // Of a failing key that holds too much, a message may be given up that fails for the first time, as an outage begins.
+    let is_excused =
+        may_be_crowded(plan) && plan.keys.get(key).is_some_and(|key| key.behaviour != Behaviour::Healthy);
     if plan.settings.mode == Mode::ClaimBefore || retried {
         // What failed after its mark is given up at once.
         return;
@@ -144,7 +156,7 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
         Behaviour::Unnamed | Behaviour::Poison => {}
         Behaviour::Healthy | Behaviour::Slow(_) | Behaviour::LaterUntil(_) => {
             let few_may_be_blamed = plan.settings.suspects_max > 1 && plan.faults.iter().any(is_outage);
-            if !few_may_be_blamed && disturbing < plan.settings.tries_max {
+            if !few_may_be_blamed && !is_excused && disturbing < plan.settings.tries_max {
                 let what = format!("{} became a dead letter", ledger.name(message));
                 ledger.break_law(OUTAGE, what);
             }

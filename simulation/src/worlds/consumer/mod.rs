@@ -47,6 +47,10 @@ impl World for ConsumerWorld {
         "marks in a second commit",
         "forgets marks early",
         "forgets dead letters",
+        "blames by number only",
+        "does not read past failing keys",
+        "lets failing keys hold everything",
+        "tries failing keys among the others",
     ];
     const MUST_HAPPEN: &'static [(&'static str, u64)] = &[
         ("messages", 20_000),
@@ -55,6 +59,7 @@ impl World for ConsumerWorld {
         ("redeliveries", 500),
         ("failures", 1_000),
         ("panics", 50),
+        ("calls that hang", 10),
         ("calls broken off", 100),
         ("calls while the handler is down", 500),
         ("commits in doubt", 20),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Ended, Stop};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Ended, Mechanism, Stop};
 use semel::source::SourceError;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
@@ -16,7 +16,6 @@ use super::handler::{AnyHandler, Shared};
 use super::laws;
 use super::ledger::Ledger;
 use super::letters::Letters;
-use super::plan::Settings;
 use crate::process::Process;
 
 /// Closed while a process stands still.
@@ -99,8 +98,8 @@ impl Fleet {
         self.ledger.stage.trace(format_args!("consumer {consumer} starts"));
         let handler = AnyHandler::new(&self.shared, consumer, &gate, &process);
         let source = self.broker.join(consumer, &gate);
-        let consumer_of = Consumer::new("sim", source, handler, options(&self.ledger.plan.settings))
-            .dead_letters(self.letters.at(&gate));
+        let consumer_of =
+            Consumer::new("sim", source, handler, options(&self.ledger)).dead_letters(self.letters.at(&gate));
         let stop = consumer_of.stop_handle();
         let run = Gated { gate: gate.clone(), inner: Box::pin(consumer_of.run()), rest: None };
         let task = tokio::spawn(run);
@@ -162,9 +161,20 @@ impl Fleet {
     }
 }
 
-fn options(settings: &Settings) -> ConsumerOptions {
-    let ms = Duration::from_millis;
-    ConsumerOptions::default()
+/// Bugs that are planted by leaving out what keeps healthy keys going.
+const LEFT_OUT: [(&str, Mechanism); 4] = [
+    ("blames by number only", Mechanism::BlameByTime),
+    ("does not read past failing keys", Mechanism::ReadingPast),
+    ("lets failing keys hold everything", Mechanism::GivingUpSooner),
+    ("tries failing keys among the others", Mechanism::RetriesApart),
+];
+
+fn options(ledger: &Ledger) -> ConsumerOptions {
+    let (settings, ms) = (&ledger.plan.settings, Duration::from_millis);
+    let options = ConsumerOptions::default();
+    let planted = LEFT_OUT.iter().find(|(bug, _)| ledger.stage.has(bug));
+    let options = planted.map_or(options.clone(), |(_, mechanism)| options.leaving_out(*mechanism));
+    options
         .batch_max(settings.batch_max)
         .held_max(settings.held_max)
         .tries_max(settings.tries_max)

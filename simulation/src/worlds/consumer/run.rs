@@ -153,7 +153,7 @@ async fn watch(
             return Ok(());
         }
         let only_pulses = watch.open.iter().all(|message| ledger.state().messages[*message].key == PULSE);
-        if only_pulses {
+        if only_pulses && broker.has_only_pulses() {
             pulsing.store(false, Ordering::Relaxed);
         }
     }
@@ -193,10 +193,11 @@ impl Watch {
                 );
                 return Err(Violation::new(laws::HEALTHY, what));
             }
-            if now > self.bounds.end {
-                let what = format!("after {:.0} s: {entry:?}", now.as_secs_f64());
-                return Err(Violation::new(laws::ENDS, what));
-            }
+        }
+        if now > self.bounds.end {
+            let first = self.open.first().map(|message| &state.messages[*message]);
+            let what = format!("after {:.0} s: {first:?}", now.as_secs_f64());
+            return Err(Violation::new(laws::ENDS, what));
         }
         Ok(())
     }

@@ -103,7 +103,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let kept = self.bury(&buried).await;
         if kept {
             self.desk.buried(held.receipt);
-            self.suspects.remove(&held.receipt);
             self.untold.push((held.receipt, Settle::Done));
         }
         kept

@@ -1,6 +1,6 @@
 //! The loop: receive, handle side by side, settle, and again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Brings messages from a source to a handler until it is stopped.
 ///
 /// - A message is acknowledged when its handler has said `Ok`, and never before.
-/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it, as long as there
-///   is room for what waits behind it ([`ConsumerOptions::held_max`]).
+/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it: keys that fail
+///   are tried in calls of their own, and what waits behind them is read past ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
 pub struct Consumer<S, H, D = Nowhere> {
     pub(super) name: String,
@@ -54,8 +54,6 @@ pub struct Consumer<S, H, D = Nowhere> {
     pub(super) letters: Letters,
     pub(super) upkeep: Upkeep,
     pub(super) observer: Observer,
-    /// What has failed since anything was handled.
-    pub(super) suspects: HashSet<Receipt>,
     pub(super) ended: Ended,
 }
 
@@ -116,7 +114,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters: Letters::default(),
             upkeep: Upkeep::default(),
             observer: Observer::new(name),
-            suspects: HashSet::new(),
             ended: Ended::default(),
         }
     }
@@ -139,7 +136,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters,
             upkeep,
             observer,
-            suspects,
             ended,
             ..
         } = self;
@@ -160,7 +156,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters,
             upkeep,
             observer,
-            suspects,
             ended,
         }
     }
@@ -289,7 +284,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<bool, SourceError> {
         let now = Instant::now();
         let held = self.held();
-        let room = self.options.held_max.saturating_sub(held.len());
+        let room = self.desk.room(self.nameless.len(), &self.options);
         let idle = self.calls.is_empty() && self.calls.ready(&self.desk, &self.options).is_empty();
         let nameless = self.nameless.iter().map(|nameless| nameless.due);
         let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
@@ -347,7 +342,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let behind = self.desk.drop_lost(&lost);
         self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
         self.untold.retain(|(receipt, _)| !lost.contains(receipt));
-        self.suspects.retain(|receipt| !lost.contains(receipt));
         self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
     }
 
@@ -373,24 +367,11 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         }
     }
 
-    /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
-    /// Letters have failed before, and say nothing.
-    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)], letters: &HashMap<Receipt, i64>) -> bool {
-        let well = told.iter().any(|(_, tried)| *tried == Tried::Done);
-        if well {
-            self.suspects.clear();
-        }
-        let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
-        let failed = failed.filter(|receipt| !letters.contains_key(receipt));
-        self.suspects.extend(failed.take(self.options.suspects_max));
-        well || self.suspects.len() < self.options.suspects_max
-    }
-
     pub(super) async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
         let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
         let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
-        let counted = self.is_a_message_to_blame(&told, &letters);
+        let round = self.desk.round(&told, Instant::now(), &self.options);
         let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
         for (receipt, became) in told {
             self.tell_if_due(&mut tell_at).await;
@@ -407,7 +388,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.ended.failed += 1;
             }
             let for_good = self.handler.gives_up_at_once() && became.kind() == Some(FailedKind::Poison);
-            let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
+            let verdict = self.desk.tried(receipt, became, round, Instant::now(), &self.options);
             if verdict == Some(Verdict::Again) {
                 self.observe(ConsumerMetrics::retried);
             }
