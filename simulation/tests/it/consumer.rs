@@ -34,3 +34,8 @@ fn failing_keys_are_given_up_while_others_are_handled() {
 fn keys_on_which_the_handler_hangs_leave_calls_to_others() {
     known::assert_mended::<ConsumerWorld>("consumer_hanging_keys_take_all_calls");
 }
+
+#[test]
+fn a_failure_after_the_mark_is_not_forgotten_in_a_rebalance() {
+    known::assert_known_defect::<ConsumerWorld>("consumer_failure_after_the_mark_forgotten");
+}

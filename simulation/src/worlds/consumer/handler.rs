@@ -222,7 +222,10 @@ impl Handler for Effects {
             numbers.iter().for_each(|message| self.ledger.mark(*message));
         }
         match self.commit_unknown() {
-            true => Err(Failed::later("the answer to the commit was lost")),
+            true => {
+                numbers.iter().for_each(|message| self.ledger.in_doubt(*message));
+                Err(Failed::later("the answer to the commit was lost"))
+            }
             false => Ok(()),
         }
     }

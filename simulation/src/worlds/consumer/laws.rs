@@ -200,11 +200,13 @@ pub(super) fn judge(ledger: &Ledger, broker: &Broker) -> Result<(), Violation> {
         if !is_over {
             return Err(Violation::new(ENDS, format!("{}: {entry:?}", name())));
         }
-        // Delivered again after a crash, it may be handled although it was given up before.
+        // Delivered again after a crash, it may be handled although it was given up before. In doubt, it may be given up
+        // although it was handled: the letter finds the mark.
         if !entry.effects.is_empty()
             && entry.dead_letter.is_some()
             && !entry.letter_retried
             && entry.deliveries < 2
+            && !entry.in_doubt
         {
             return Err(Violation::new(BOTH, format!("{}: {entry:?}", name())));
         }

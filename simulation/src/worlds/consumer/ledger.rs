@@ -30,6 +30,8 @@ pub(super) struct Entry {
     pub(super) failures: u32,
     /// How often its call was broken off, or its process died in it: its mark may be without its effect.
     pub(super) broken_off: u32,
+    /// Whether a commit of it happened whose answer was lost.
+    pub(super) in_doubt: bool,
     pub(super) dead_letter: Option<Duration>,
     /// Whether the dead letter is still there.
     pub(super) letter_open: bool,
@@ -89,6 +91,7 @@ impl Ledger {
             marked: None,
             failures: 0,
             broken_off: 0,
+            in_doubt: false,
             dead_letter: None,
             letter_open: false,
             letter_retried: false,
@@ -196,6 +199,11 @@ impl Ledger {
 
     pub(super) fn broken_off(&self, message: usize) {
         self.state().messages[message].broken_off += 1;
+    }
+
+    /// Its commit happened, and the handler does not know.
+    pub(super) fn in_doubt(&self, message: usize) {
+        self.state().messages[message].in_doubt = true;
     }
 
     /// A dead letter is kept.
