@@ -37,5 +37,5 @@ fn keys_on_which_the_handler_hangs_leave_calls_to_others() {
 
 #[test]
 fn a_failure_after_the_mark_is_not_forgotten_in_a_rebalance() {
-    known::assert_known_defect::<ConsumerWorld>("consumer_failure_after_the_mark_forgotten");
+    known::assert_mended::<ConsumerWorld>("consumer_failure_after_the_mark_forgotten");
 }

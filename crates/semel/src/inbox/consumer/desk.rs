@@ -61,16 +61,6 @@ pub(super) enum Tried {
     },
 }
 
-impl Tried {
-    /// Whose fault it is, if it failed.
-    pub(super) fn kind(&self) -> Option<FailedKind> {
-        match self {
-            Self::Done => None,
-            Self::Failed { kind, .. } => Some(*kind),
-        }
-    }
-}
-
 /// What is to be done about a failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {

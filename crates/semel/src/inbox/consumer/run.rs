@@ -372,6 +372,15 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
         let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
         let round = self.desk.round(&told, Instant::now(), &self.options);
+        // Before anything is waited for: what is taken away meanwhile is found done elsewhere, and only we know that it failed.
+        let gives_up_at_once = self.handler.gives_up_at_once();
+        for (receipt, became) in
+            told.iter().filter(|(receipt, _)| gives_up_at_once && !letters.contains_key(receipt))
+        {
+            if let Tried::Failed { error, kind: FailedKind::Poison, .. } = became {
+                self.desk.doom(*receipt, error);
+            }
+        }
         let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
         for (receipt, became) in told {
             self.tell_if_due(&mut tell_at).await;
@@ -387,7 +396,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             } else {
                 self.ended.failed += 1;
             }
-            let for_good = self.handler.gives_up_at_once() && became.kind() == Some(FailedKind::Poison);
             let verdict = self.desk.tried(receipt, became, round, Instant::now(), &self.options);
             if verdict == Some(Verdict::Again) {
                 self.observe(ConsumerMetrics::retried);
@@ -399,9 +407,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 continue;
             }
             let Some(held) = tried.get(&receipt) else { continue };
-            if for_good {
-                self.desk.doom(receipt, &error);
-            }
             // Where one was not kept, the others would have to wait as long for the same answer: they rest.
             can_bury = can_bury && self.give_up(held, &error, held.tries.saturating_add(1)).await;
         }
