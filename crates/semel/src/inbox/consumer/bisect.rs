@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Called, call};
@@ -38,6 +38,7 @@ pub(super) async fn handle<H: Handler>(
         if part.is_empty() {
             continue;
         }
+        let mut too_long = false;
         let error = match handled(&handler, &part, options, observer, alive).await {
             Called::Done(_) => {
                 told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
@@ -52,6 +53,7 @@ pub(super) async fn handle<H: Handler>(
                     rest.push(part);
                     continue;
                 }
+                too_long = true;
                 error
             }
         };
@@ -65,7 +67,7 @@ pub(super) async fn handle<H: Handler>(
         for held in part {
             if failed_lines.insert(held.line()) {
                 let (error, kind, after) = (error.to_string(), error.kind(), error.pause());
-                told.push((held.receipt, Tried::Failed { error, kind, after }));
+                told.push((held.receipt, Tried::Failed { error, kind, after, too_long }));
             }
         }
     }

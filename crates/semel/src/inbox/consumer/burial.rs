@@ -1,6 +1,8 @@
 //! Giving up: what cannot be handled is kept for people, and only then told to the source as done.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::desk::Held;
 use super::handler::{Buried, DeadLetters, Handler};
@@ -101,7 +103,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let kept = self.bury(&buried).await;
         if kept {
             self.desk.buried(held.receipt);
-            self.suspects.remove(&held.receipt);
             self.untold.push((held.receipt, Settle::Done));
         }
         kept

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::batches::{Batch, Slots};
 use super::bisect;
 use super::desk::{Desk, Held, Tried};
 use super::handler::{DeadLetters, Handler};
@@ -27,6 +29,11 @@ pub(super) struct Calls {
     under_way: JoinSet<Over>,
     /// The lines they are about.
     lines: HashSet<u64>,
+    /// How many of them are about lines that fail, and whether the last that was begun is.
+    retries: usize,
+    retried_last: bool,
+    /// Where there is only one call at a time: lines that fail take no more of it than the others.
+    fresh_until: Option<Instant>,
     pub(super) look: Look,
     /// Each call listens, to nothing: when nobody does any more, all are gone, also the tasks in which handlers run.
     alive: watch::Sender<()>,
@@ -34,7 +41,8 @@ pub(super) struct Calls {
 
 /// A call that has ended.
 pub(super) struct Over {
-    tried: Vec<Held>,
+    tried: Batch,
+    begun: Instant,
     told: Vec<(Receipt, Tried)>,
 }
 
@@ -43,6 +51,9 @@ impl Default for Calls {
         Self {
             under_way: JoinSet::new(),
             lines: HashSet::new(),
+            retries: 0,
+            retried_last: false,
+            fresh_until: None,
             look: Look::default(),
             alive: watch::channel(()).0,
         }
@@ -60,18 +71,26 @@ impl Calls {
     }
 
     /// What may be begun beside them.
-    pub(super) fn ready(&self, desk: &Desk, options: &ConsumerOptions) -> Vec<Vec<Held>> {
-        let free = options.concurrency.max(1).saturating_sub(self.under_way.len());
-        desk.ready(Instant::now(), options, &self.lines, free)
+    pub(super) fn ready(&self, desk: &Desk, options: &ConsumerOptions) -> Vec<Batch> {
+        let concurrency = options.concurrency.max(1);
+        // One is left for lines that do not fail. Where there is only one, they take turns.
+        let retries_max = concurrency.saturating_sub(1).max(1);
+        let now = Instant::now();
+        let had_their_time = concurrency == 1 && self.fresh_until.is_some_and(|until| now < until);
+        let slots = Slots {
+            all: concurrency.saturating_sub(self.under_way.len()),
+            retries: retries_max.saturating_sub(self.retries),
+            retried_last: self.retried_last || had_their_time,
+        };
+        desk.ready(now, options, &self.lines, slots)
     }
 
-    fn begin(
-        &mut self,
-        tried: Vec<Held>,
-        call: impl Future<Output = Vec<(Receipt, Tried)>> + Send + 'static,
-    ) {
-        self.lines.extend(tried.iter().map(Held::line));
-        self.under_way.spawn(async { Over { told: call.await, tried } }.in_current_span());
+    fn begin(&mut self, tried: Batch, call: impl Future<Output = Vec<(Receipt, Tried)>> + Send + 'static) {
+        self.lines.extend(tried.held.iter().map(Held::line));
+        self.retries += usize::from(tried.retries);
+        self.retried_last = tried.retries;
+        let begun = Instant::now();
+        self.under_way.spawn(async move { Over { told: call.await, tried, begun } }.in_current_span());
     }
 
     /// The next that ends. Dropped, nothing is lost.
@@ -89,8 +108,12 @@ impl Calls {
     fn end(&mut self, ended: Result<Over, JoinError>) -> Over {
         match ended {
             Ok(over) => {
-                for held in &over.tried {
+                for held in &over.tried.held {
                     self.lines.remove(&held.line());
+                }
+                if over.tried.retries {
+                    self.retries -= 1;
+                    self.fresh_until = Some(Instant::now() + over.begun.elapsed());
                 }
                 self.look.freed();
                 over
@@ -137,7 +160,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let (observer, stopped) = (self.observer.clone(), stopped.clone());
             let alive = self.calls.alive.subscribe();
             self.calls.begin(batch.clone(), async move {
-                bisect::handle(handler, batch, &options, &observer, &stopped, &alive).await
+                bisect::handle(handler, batch.held, &options, &observer, &stopped, &alive).await
             });
         }
     }
@@ -206,7 +229,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         });
         let (mut tried, mut told) = (Vec::new(), Vec::new());
         for mut over in over {
-            tried.append(&mut over.tried);
+            tried.append(&mut over.tried.held);
             told.append(&mut over.told);
         }
         crash::point(crash::BEFORE_ACK);

@@ -3,13 +3,24 @@
 //! Messages of one key form a line; only its front may be handled. A line whose front has failed rests for a while, and the
 //! others go on. Messages without a key are lines of one, and of what comes again while it is held: a copy waits for the
 //! original, and is not handled beside it.
+//!
+//! A line *fails* from a failure of its front until one of its messages is handled. Lines that fail
+//!
+//! - are tried in calls of their own, of which there are never so many that none is left for the others ([`Slots`]);
+//! - are to blame for a failure if anything was handled since the one before ([`Round`]);
+//! - do not count among the messages that may be held, up to as many again ([`Desk::room`]): what stands behind them at the
+//!   source is read all the same;
+//! - and where they hold more than all others may, those that hold most of it are given up sooner.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
+
+use super::batches::{Batch, Slots, batches};
 use super::handler::FailedKind;
 use super::message::Message;
-use super::options::ConsumerOptions;
+use super::options::{ConsumerOptions, Mechanism};
 use crate::inbox::Identity;
 use crate::source::Receipt;
 
@@ -22,6 +33,8 @@ pub(super) struct Held {
     since: Instant,
     /// When it failed for the first time.
     pub(super) failing_since: Option<Instant>,
+    /// How many messages had been handled when it failed last.
+    handled_before: Option<u64>,
     /// It does not come from the source: the number of the letter that it is.
     pub(super) letter: Option<i64>,
     line: u64,
@@ -43,17 +56,9 @@ pub(super) enum Tried {
         error: String,
         kind: FailedKind,
         after: Option<Duration>,
+        /// It took longer than a call may take.
+        too_long: bool,
     },
-}
-
-impl Tried {
-    /// Whose fault it is, if it failed.
-    pub(super) fn kind(&self) -> Option<FailedKind> {
-        match self {
-            Self::Done => None,
-            Self::Failed { kind, .. } => Some(*kind),
-        }
-    }
 }
 
 /// What is to be done about a failure.
@@ -73,6 +78,24 @@ pub(super) struct Desk {
     by_name: HashMap<Name, u64>,
     lines: HashMap<u64, Line>,
     next: u64,
+    /// How many messages were handled: by it a message knows whether any was since it failed.
+    handled: u64,
+    /// When the last one was.
+    handled_at: Option<Instant>,
+    /// What has failed since anything was handled.
+    recent_failures: HashSet<Receipt>,
+}
+
+/// How long a message that was handled shows that the handler works, where failing lines hold too much.
+const WORKED: Duration = Duration::from_secs(1);
+
+/// What the messages that came back together say about each other's failures.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// Something was handled among them, or few have failed since anything was: failures are the messages' own.
+    pub(super) is_blamed: bool,
+    /// Failing lines hold too much. A line that holds at least this much is given up sooner.
+    pub(super) crowding: Option<usize>,
 }
 
 /// What those in a line have in common.
@@ -97,6 +120,14 @@ struct Line {
     held: usize,
     rest: Option<Rest>,
     doomed: Option<Doomed>,
+    /// Whether the last of its messages that was tried has failed.
+    fails: bool,
+    /// How many messages had been handled when it began to fail.
+    handled_before: Option<u64>,
+    /// Whether that took too long: others would have to wait in the same call.
+    is_slow: bool,
+    /// Since when its front may be tried. Of lines that fail, who waits longest is first.
+    turn: Instant,
 }
 
 /// The front of a line that is not to be tried again: the line goes on when it is buried, and not before.
@@ -141,13 +172,22 @@ impl Desk {
         let n = self.next;
         self.next += 1;
         let name = Name::of(&message);
-        let line = *self.by_name.entry(name.clone()).or_insert(n);
-        self.lines.entry(line).or_insert(Line { name, held: 0, rest: None, doomed: None }).held += 1;
+        let (line, since) = (*self.by_name.entry(name.clone()).or_insert(n), Instant::now());
+        let new = Line {
+            name,
+            held: 0,
+            rest: None,
+            doomed: None,
+            fails: false,
+            handled_before: None,
+            is_slow: false,
+            turn: since,
+        };
+        self.lines.entry(line).or_insert(new).held += 1;
         self.by_receipt.insert(receipt, n);
-        self.held.insert(
-            n,
-            Held { receipt, message, tries: 0, since: Instant::now(), failing_since: None, letter, line },
-        );
+        let (failing_since, handled_before) = (None, None);
+        let held = Held { receipt, message, tries: 0, since, failing_since, handled_before, letter, line };
+        self.held.insert(n, held);
     }
 
     /// Forgets messages that are not ours any more, and what stands behind them in their lines: whoever has the front
@@ -174,21 +214,19 @@ impl Desk {
 
     /// Takes a message out; its line goes on at once.
     fn remove(&mut self, receipt: Receipt) {
+        self.recent_failures.remove(&receipt);
         let Some(n) = self.by_receipt.remove(&receipt) else { return };
         let Some(held) = self.held.remove(&n) else { return };
         let Some(line) = self.lines.get_mut(&held.line) else { return };
         line.held -= 1;
         line.rest = None;
+        line.turn = Instant::now();
         line.doomed.take_if(|doomed| doomed.n == n);
         if line.held == 0
             && let Some(line) = self.lines.remove(&held.line)
         {
             self.by_name.remove(&line.name);
         }
-    }
-
-    fn rests(&self, line: u64, now: Instant) -> bool {
-        self.lines.get(&line).and_then(|line| line.rest).is_some_and(|rest| rest.until > now)
     }
 
     /// Says that a message is not tried any more, and only waits to be buried.
@@ -220,37 +258,62 @@ impl Desk {
         self.by_receipt.get(&receipt).and_then(|n| self.held.get(n)).map(Held::line)
     }
 
-    /// At most so many batches that may be handled now, side by side: no line is in two of them or in one that is busy, and
-    /// each has its messages in order.
+    /// How many messages there is room for, beside these that have no line. Those of lines that fail take up no room, up
+    /// to as many again: else they would keep everybody else out.
+    pub(super) fn room(&self, unnamed: usize, options: &ConsumerOptions) -> usize {
+        let ours = self.held.values().filter(|held| held.letter.is_none());
+        let (failing, others): (Vec<&Held>, Vec<&Held>) = ours.partition(|held| self.fails(held.line));
+        let others = others.len() + unnamed;
+        let most = options.held_max;
+        if !options.has(Mechanism::ReadingPast) {
+            return most.saturating_sub(others + failing.len());
+        }
+        most.saturating_sub(others).min((most * 2).saturating_sub(others + failing.len()))
+    }
+
+    fn fails(&self, line: u64) -> bool {
+        self.lines.get(&line).is_some_and(|line| line.fails)
+    }
+
+    /// Batches that may be handled now, side by side: no line is in two of them or in one that is busy, and each has its
+    /// messages in order. Of a line that fails only the front is tried.
     pub(super) fn ready(
         &self,
         now: Instant,
         options: &ConsumerOptions,
         busy: &HashSet<u64>,
-        most: usize,
-    ) -> Vec<Vec<Held>> {
-        let mut batches: Vec<Vec<Held>> = Vec::new();
-        let (mut batch_of, mut full) = (HashMap::new(), HashSet::new());
-        for held in self.held.values().filter(|_| most > 0) {
-            let waits = self.is_doomed(held.line) || self.rests(held.line, now);
-            if busy.contains(&held.line) || full.contains(&held.line) || waits {
-                continue;
-            }
-            // The lines by turns.
-            let next = batch_of.len() % most;
-            let at = *batch_of.entry(held.line).or_insert(next);
-            if at == batches.len() {
-                batches.push(Vec::new());
-            }
-            let batch = &mut batches[at];
-            if batch.len() >= options.batch_max {
-                // Not this one, so none after it in its line.
-                full.insert(held.line);
-                continue;
-            }
-            batch.push(held.clone());
+        slots: Slots,
+    ) -> Vec<Batch> {
+        if slots.all == 0 {
+            return Vec::new();
         }
-        batches
+        let (mut fresh, mut retries, mut fronts) = (Vec::new(), Vec::new(), HashSet::new());
+        for held in self.held.values() {
+            let Some(line) = self.lines.get(&held.line).filter(|line| line.doomed.is_none()) else {
+                continue;
+            };
+            if busy.contains(&held.line) || line.rest.is_some_and(|rest| rest.until > now) {
+                continue;
+            }
+            if !line.fails || !options.has(Mechanism::RetriesApart) {
+                fresh.push(held);
+            } else if fronts.insert(held.line) {
+                retries.push((line.rest.map_or(line.turn, |rest| rest.until), held));
+            }
+        }
+        retries.sort_by_key(|(turn, _)| *turn);
+        let (for_fresh, for_retries) = slots.split(!fresh.is_empty(), !retries.is_empty());
+        let mut ready = batches(&fresh, for_fresh, options.batch_max, false);
+        // What took too long is tried alone, the others together; who waits longest is first.
+        let is_slow = |held: &Held| self.lines.get(&held.line).is_some_and(|line| line.is_slow);
+        let order: Vec<&Held> = retries.into_iter().map(|(_, held)| held).collect();
+        let (slow, quick): (Vec<&Held>, Vec<&Held>) = order.iter().copied().partition(|held| is_slow(held));
+        let mut retries = batches(&quick, for_retries, options.batch_max, true);
+        retries.extend(slow.into_iter().map(|held| Batch { held: vec![held.clone()], retries: true }));
+        let turn = |batch: &Batch| order.iter().position(|held| held.receipt == batch.held[0].receipt);
+        retries.sort_by_cached_key(turn);
+        ready.extend(retries.into_iter().take(for_retries));
+        ready
     }
 
     /// When the first resting line may go on.
@@ -258,27 +321,73 @@ impl Desk {
         self.lines.values().filter_map(|line| line.rest).map(|rest| rest.until).min()
     }
 
-    /// Takes in what became of a message. `None`: it is done, or not held any more. A failure that is not `counted` is
-    /// nobody's fault. A letter has failed often enough before.
+    /// Looks at messages that came back together, before each of them is [taken in](Desk::tried). Letters have failed
+    /// before, and say nothing.
+    pub(super) fn round(
+        &mut self,
+        told: &[(Receipt, Tried)],
+        now: Instant,
+        options: &ConsumerOptions,
+    ) -> Round {
+        let done = told.iter().filter(|(_, tried)| *tried == Tried::Done).count();
+        if done > 0 {
+            self.recent_failures.clear();
+            self.handled += done as u64;
+            self.handled_at = Some(now);
+        }
+        let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
+        let is_letter = |receipt: &Receipt| {
+            let held = self.by_receipt.get(receipt).and_then(|n| self.held.get(n));
+            held.is_none_or(|held| held.letter.is_some())
+        };
+        let failed: Vec<Receipt> = failed.filter(|receipt| !is_letter(receipt)).collect();
+        self.recent_failures.extend(failed.into_iter().take(options.suspects_max));
+        let is_blamed = done > 0 || self.recent_failures.len() < options.suspects_max;
+        let failing: Vec<usize> =
+            self.lines.values().filter(|line| line.fails).map(|line| line.held).collect();
+        let crowded =
+            failing.iter().sum::<usize>() > options.held_max && options.has(Mechanism::GivingUpSooner);
+        let crowding = crowded.then(|| (options.held_max / failing.len()).max(1));
+        Round { is_blamed, crowding }
+    }
+
+    /// Takes in what became of a message. `None`: it is done, or not held any more.
+    ///
+    /// A failure counts if it is the message's own: something was handled since it failed the last time, or the
+    /// [round](Desk::round) says so. A letter has failed often enough before.
     pub(super) fn tried(
         &mut self,
         receipt: Receipt,
         tried: Tried,
-        counted: bool,
+        round: Round,
         now: Instant,
         options: &ConsumerOptions,
     ) -> Option<Verdict> {
-        let Tried::Failed { error, kind, after } = tried else {
+        let held = self.held.get_mut(self.by_receipt.get(&receipt)?)?;
+        let line = self.lines.get_mut(&held.line)?;
+        let Tried::Failed { error, kind, after, too_long } = tried else {
+            (line.fails, line.is_slow, line.handled_before) = (false, false, None);
             self.remove(receipt);
             return None;
         };
-        let held = self.held.get_mut(self.by_receipt.get(&receipt)?)?;
+        (line.fails, line.is_slow) = (true, too_long);
         held.failing_since.get_or_insert(now);
-        let counted = (counted || held.letter.is_some()) && kind != FailedKind::Later;
+        // What is nobody's fault says nothing about the message, nor about its line.
+        let may_be_own = kind != FailedKind::Later;
+        let (mut others_go_on, mut line_is_blamed) = (false, false);
+        if may_be_own && options.has(Mechanism::BlameByTime) {
+            others_go_on =
+                held.handled_before.replace(self.handled).is_some_and(|before| before < self.handled);
+            line_is_blamed = *line.handled_before.get_or_insert(self.handled) < self.handled;
+        }
+        let counted = may_be_own && (others_go_on || round.is_blamed || held.letter.is_some());
         held.tries += u32::from(counted);
+        let works = self.handled_at.is_some_and(|at| now < at + WORKED);
+        let crowds = round.crowding.is_some_and(|share| line.held >= share)
+            && (others_go_on || (line_is_blamed && works));
         let often = counted && (held.letter.is_some() || held.tries >= options.tries_max);
         self.rest(receipt, now, after, options);
-        let bury = kind == FailedKind::Poison || often;
+        let bury = kind == FailedKind::Poison || often || crowds;
         Some(if bury { Verdict::Bury { error } } else { Verdict::Again })
     }
 

@@ -1,6 +1,8 @@
 //! Dead letters that somebody wants handled again, between what the source gives.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::handler::{DeadLetters, Due, Failed, Handler};
 use super::message::Message;

@@ -3,7 +3,9 @@
 //! It is asked without a wait then: one that waits would have to be broken off when a call ends. Some brokers want money for
 //! each question, so it is the source that says how soon.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Longest pause, unless the source wants a longer one.
 pub(super) const LOOK_MAX: Duration = Duration::from_millis(100);

@@ -4,6 +4,7 @@
 //!  source ─▶ named ─▶ lines by key ─▶ handler: marks and effects, one commit ─▶ settled at the source
 //! ```
 
+mod batches;
 mod bisect;
 mod burial;
 pub(super) mod call;
@@ -23,6 +24,6 @@ mod window;
 pub use handler::{AFTER_MAX, Buried, DeadLetters, Due, Failed, FailedKind, Handler};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
-pub use options::ConsumerOptions;
+pub use options::{ConsumerOptions, Mechanism};
 pub use run::{Consumer, Ended, Nowhere, Stop};
 pub use window::Marks;

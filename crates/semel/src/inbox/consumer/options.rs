@@ -24,6 +24,21 @@ pub struct ConsumerOptions {
     pub(super) letters_every: Duration,
     pub(super) window: Option<Duration>,
     pub(super) prune_every: Duration,
+    left_out: Option<Mechanism>,
+}
+
+/// What keeps healthy keys going while others fail. A simulation leaves one out, to see that it is missed.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mechanism {
+    /// A failure counts if anything was handled since the one before.
+    BlameByTime,
+    /// Messages of failing keys take up no room, within a bound.
+    ReadingPast,
+    /// Failing keys that hold too much are given up sooner.
+    GivingUpSooner,
+    /// Failing keys are tried in calls of their own.
+    RetriesApart,
 }
 
 impl Default for ConsumerOptions {
@@ -42,6 +57,7 @@ impl Default for ConsumerOptions {
             letters_every: Duration::from_secs(5),
             window: None,
             prune_every: Duration::from_secs(600),
+            left_out: None,
         }
     }
 }
@@ -62,6 +78,11 @@ impl ConsumerOptions {
 
     /// Most messages received and not settled: 2,000 unless told otherwise. When so many are held nothing more is
     /// received.
+    ///
+    /// Messages of keys that fail are not counted, up to as many again: what stands behind them at the source is read all
+    /// the same. At most twice this many are held in all. Where those of failing keys are more than this many, the keys that
+    /// hold most of them are given up sooner: what fails is buried if anything else was handled since it failed before, or
+    /// since its key began to fail and within the last second, however many [tries](Self::tries_max) it had left.
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = messages.max(1);
         self
@@ -79,14 +100,18 @@ impl ConsumerOptions {
         self
     }
 
-    /// How often a message may fail before it is buried: 8 unless told otherwise.
+    /// How often a message may fail before it is buried: 8 unless told otherwise. A failure counts if anything was handled
+    /// since the message failed the last time, or if few messages fail ([`suspects_max`](Self::suspects_max)).
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self
     }
 
-    /// When nothing was handled and at least so many lines failed, the handler's own world is down and no message is to
-    /// blame: 8 unless told otherwise.
+    /// Where nothing is handled at all, it is an outage if at least so many keys fail, and no message is to blame; fewer
+    /// are to blame themselves: 8 unless told otherwise. With 1 a message is never buried unless something else was
+    /// handled between two of its failures, except for [poison](super::Failed::poison).
+    ///
+    /// As soon as anything is handled this does not matter: what fails again after that is to blame, however many they are.
     pub fn suspects_max(mut self, lines: usize) -> Self {
         self.suspects_max = lines.max(1);
         self
@@ -133,5 +158,16 @@ impl ConsumerOptions {
     pub fn prune_every(mut self, pause: Duration) -> Self {
         self.prune_every = pause.clamp(Duration::from_millis(1), LONGEST);
         self
+    }
+
+    /// Leaves a mechanism out.
+    #[doc(hidden)]
+    pub fn leaving_out(mut self, mechanism: Mechanism) -> Self {
+        self.left_out = Some(mechanism);
+        self
+    }
+
+    pub(super) fn has(&self, mechanism: Mechanism) -> bool {
+        self.left_out != Some(mechanism)
     }
 }

@@ -1,11 +1,12 @@
 //! The loop: receive, handle side by side, settle, and again.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::burial::Nameless;
 use super::calls::Calls;
@@ -27,8 +28,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Brings messages from a source to a handler until it is stopped.
 ///
 /// - A message is acknowledged when its handler has said `Ok`, and never before.
-/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it, as long as there
-///   is room for what waits behind it ([`ConsumerOptions::held_max`]).
+/// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it: keys that fail
+///   are tried in calls of their own, and what waits behind them is read past ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
 pub struct Consumer<S, H, D = Nowhere> {
     pub(super) name: String,
@@ -53,8 +54,6 @@ pub struct Consumer<S, H, D = Nowhere> {
     pub(super) letters: Letters,
     pub(super) upkeep: Upkeep,
     pub(super) observer: Observer,
-    /// What has failed since anything was handled.
-    pub(super) suspects: HashSet<Receipt>,
     pub(super) ended: Ended,
 }
 
@@ -115,7 +114,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters: Letters::default(),
             upkeep: Upkeep::default(),
             observer: Observer::new(name),
-            suspects: HashSet::new(),
             ended: Ended::default(),
         }
     }
@@ -138,7 +136,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters,
             upkeep,
             observer,
-            suspects,
             ended,
             ..
         } = self;
@@ -159,7 +156,6 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             letters,
             upkeep,
             observer,
-            suspects,
             ended,
         }
     }
@@ -288,7 +284,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<bool, SourceError> {
         let now = Instant::now();
         let held = self.held();
-        let room = self.options.held_max.saturating_sub(held.len());
+        let room = self.desk.room(self.nameless.len(), &self.options);
         let idle = self.calls.is_empty() && self.calls.ready(&self.desk, &self.options).is_empty();
         let nameless = self.nameless.iter().map(|nameless| nameless.due);
         let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
@@ -309,6 +305,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             }
             let wait = wait.min(self.keep_at.saturating_duration_since(now));
             let received = tokio::select! {
+                // What has come is taken in, also when the stop was asked for at the same moment.
+                biased;
                 received = self.source.receive(room, wait) => received?,
                 () = asked_to_stop(stopped) => return Ok(false),
             };
@@ -344,7 +342,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         let behind = self.desk.drop_lost(&lost);
         self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
         self.untold.retain(|(receipt, _)| !lost.contains(receipt));
-        self.suspects.retain(|receipt| !lost.contains(receipt));
         self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
     }
 
@@ -370,24 +367,20 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         }
     }
 
-    /// Not where many fail and none succeeds, over as many rounds as it takes: lines that failed do not come back together.
-    /// Letters have failed before, and say nothing.
-    fn is_a_message_to_blame(&mut self, told: &[(Receipt, Tried)], letters: &HashMap<Receipt, i64>) -> bool {
-        let well = told.iter().any(|(_, tried)| *tried == Tried::Done);
-        if well {
-            self.suspects.clear();
-        }
-        let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
-        let failed = failed.filter(|receipt| !letters.contains_key(receipt));
-        self.suspects.extend(failed.take(self.options.suspects_max));
-        well || self.suspects.len() < self.options.suspects_max
-    }
-
     pub(super) async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
         let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
         let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
-        let counted = self.is_a_message_to_blame(&told, &letters);
+        let round = self.desk.round(&told, Instant::now(), &self.options);
+        // Before anything is waited for: what is taken away meanwhile is found done elsewhere, and only we know that it failed.
+        let gives_up_at_once = self.handler.gives_up_at_once();
+        for (receipt, became) in
+            told.iter().filter(|(receipt, _)| gives_up_at_once && !letters.contains_key(receipt))
+        {
+            if let Tried::Failed { error, kind: FailedKind::Poison, .. } = became {
+                self.desk.doom(*receipt, error);
+            }
+        }
         let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
         for (receipt, became) in told {
             self.tell_if_due(&mut tell_at).await;
@@ -403,8 +396,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             } else {
                 self.ended.failed += 1;
             }
-            let for_good = self.handler.gives_up_at_once() && became.kind() == Some(FailedKind::Poison);
-            let verdict = self.desk.tried(receipt, became, counted, Instant::now(), &self.options);
+            let verdict = self.desk.tried(receipt, became, round, Instant::now(), &self.options);
             if verdict == Some(Verdict::Again) {
                 self.observe(ConsumerMetrics::retried);
             }
@@ -415,9 +407,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 continue;
             }
             let Some(held) = tried.get(&receipt) else { continue };
-            if for_good {
-                self.desk.doom(receipt, &error);
-            }
             // Where one was not kept, the others would have to wait as long for the same answer: they rest.
             can_bury = can_bury && self.give_up(held, &error, held.tries.saturating_add(1)).await;
         }
@@ -444,7 +433,7 @@ pub(super) async fn keeping<S: Source, T>(
 ) -> Result<T, SourceError> {
     let mut work = std::pin::pin!(work);
     loop {
-        let until = tokio::time::Instant::from_std(*keep_at);
+        let until = *keep_at;
         tokio::select! {
             biased;
             done = &mut work => return Ok(done),

@@ -70,7 +70,8 @@ mod tests {
         let metrics = ConsumerMetrics::new();
         metrics.source_answered();
         metrics.round_begins();
-        let failed = Tried::Failed { error: "no".into(), kind: FailedKind::Later, after: None };
+        let failed =
+            Tried::Failed { error: "no".into(), kind: FailedKind::Later, after: None, too_long: false };
         metrics.round_ends([Tried::Done, failed].iter());
         let line = "semel_consumer_messages_total{outcome=\"failed\"} 1";
         assert!(metrics.render().lines().any(|have| have == line), "{}", metrics.render());

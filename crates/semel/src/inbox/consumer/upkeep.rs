@@ -1,8 +1,9 @@
 //! Old marks, and how old that is: what the source tells, and the task that forgets them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::call::AbortOnDrop;
 use super::handler::{DeadLetters, Handler};

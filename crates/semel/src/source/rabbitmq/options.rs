@@ -40,15 +40,15 @@ impl RabbitmqSourceOptions {
         Self {
             url: url.to_owned(),
             queue: queue.to_owned(),
-            prefetch: 2_000,
+            prefetch: 4_000,
             key_by: KeyBy::default(),
             timeout: Duration::from_secs(10),
         }
     }
 
-    /// Most messages that the broker sends ahead and that are not done: 2,000, as many as a consumer holds
-    /// ([`held_max`](crate::inbox::consumer::ConsumerOptions::held_max)). With fewer than that, keys that wait fill it sooner,
-    /// and then nothing else comes.
+    /// Most messages that the broker sends ahead and that are not done: 4,000, as many as a consumer holds, those of failing
+    /// keys included (twice [`held_max`](crate::inbox::consumer::ConsumerOptions::held_max)). With fewer than that, keys that
+    /// wait fill it sooner, and then nothing else comes.
     pub fn prefetch(mut self, messages: u16) -> Self {
         // None means without a bound.
         self.prefetch = messages.max(1);
