@@ -114,7 +114,7 @@ fn a_live_owner_cannot_be_decided_over() {
     let id = in_progress().id().to_string();
     let line = world.semel(&["resolve", &id, "--not-applied", "--by", "a", "--why", "b"]).failed(1);
     assert!(line.starts_with("refused: its owner is believed alive until 20"), "{line}");
-    assert!(line.ends_with("(26d19h); wait, then look again"), "{line}");
+    assert!(line.contains(" (12h") && line.ends_with("); wait, then look again"), "{line}");
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn each_state_says_what_it_means_for_callers() {
     let world = World::new();
     for (intent, means) in [
         (lapsed(), "Nobody knows whether it happened, so it is not run again."),
-        (in_progress(), "Somebody is at it. Wait: if they do not come back it can be decided in 26d19h."),
+        (in_progress(), "Somebody is at it. Wait: if they do not come back it can be decided in 12h"),
         (refused(), "It was refused for good. Calls with this key get this failure for another 3d19h."),
         (
             not_applied(),

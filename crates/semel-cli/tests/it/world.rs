@@ -67,8 +67,8 @@ impl World {
             let broke = Execution { ended: Ended::Unknown, outcome: Outcome::new(504, "gateway timeout") };
             ends(&store, &uncertain, Retention::DAY, broke).await;
             claims(&store, &lapsed(), 1_000).await;
-            // It ends half a day from now: a lease of more than a day is not believed.
-            claims(&store, &in_progress(), AGE.as_millis() as u64 + DAY_MS / 2).await;
+            // It ends 12 and a half hours from now: a lease of more than a day is not believed.
+            claims(&store, &in_progress(), AGE.as_millis() as u64 + 25 * DAY_MS / 48).await;
             let created = Outcome::new(201, "{\"id\":7}").header("content-type", "application/json");
             ends(&store, &completed(), Retention::Forever, Execution::completed(created)).await;
             let declined =

@@ -70,7 +70,9 @@ async fn a_letter_that_is_written_after_the_offset_is_lost() {
     let mut worker = scene.worker("late-letter", "one", None);
     scene.behind_at_most(0).await;
     worker.kill().unwrap();
-    let worker = scene.worker("dead", "one", None);
+    let mut worker = scene.worker("dead", "one", None);
+    // There is nothing left that would show that it has begun; before it has, a signal to stop kills it.
+    assert_eq!(worker.next_line(SOON).unwrap(), "working");
     scene.behind_at_most(0).await;
     stop(worker);
     assert!(!accounted(&scene).await, "what had no letter when its offset was committed is lost");

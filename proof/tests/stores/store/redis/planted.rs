@@ -35,8 +35,8 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "the second outcome overwrites the first",
         script: "finish",
-        from: "if state >= 2 or state == to_be then",
-        to: "if state == 9 then",
+        from: "if state == to_be then\n    return {2, now}\nend\nif state >= 2 then\n    return {4, now, state}\nend\n",
+        to: "",
         caught_by: "the_first_outcome_stands",
     },
     Bug {
@@ -63,7 +63,7 @@ const BUGS: &[Bug] = &[
     Bug {
         name: "a lapsed claim is renewed",
         script: "renew",
-        from: "or till <= now or",
+        from: "or is_lapsed(till) or",
         to: "or",
         caught_by: "a_lapsed_claim_is_not_renewed",
     },
