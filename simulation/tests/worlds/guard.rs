@@ -93,3 +93,8 @@ fn a_claim_that_lapses_twice_is_given_back_twice() {
 fn an_open_policy_that_does_not_run_gives_its_claim_back() {
     assert_mended::<GuardWorld>("guard_open_policy_leaves_a_claim");
 }
+
+#[test]
+fn a_claim_that_is_there_is_given_back_until_that_is_known() {
+    assert_mended::<GuardWorld>("guard_last_give_back_claims_anew");
+}

@@ -125,15 +125,10 @@ impl<S: Store> Guarded<S> {
                 self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await
                 && !is_unseen(&claimed)
             {
-                let Some(ticket) = own_ticket(&claimed, &claim) else { return };
-                let release = Finish::release(self.of.policy.retention);
-                if self
-                    .ask(Phase::Finish, pin!(self.of.guard.inner.store.finish(ticket, release)))
-                    .await
-                    .is_ok()
-                {
-                    return;
+                if let Some(ticket) = own_ticket(&claimed, &claim) {
+                    self.release_until_known(ticket).await;
                 }
+                return;
             }
             tokio::time::sleep(pause(attempt)).await;
         }
@@ -144,12 +139,26 @@ impl<S: Store> Guarded<S> {
         );
     }
 
-    /// Gives back a claim that came too late to be run, while its caller waits. A caller that leaves meanwhile leaves
-    /// that to the background.
+    /// The claim is there, perhaps only because it was asked for in order to be given back: it must not stay.
+    async fn release_until_known(&self, ticket: Ticket) {
+        let started = tokio::time::Instant::now();
+        for attempt in 0.. {
+            let release = Finish::release(self.of.policy.retention);
+            let request = pin!(self.of.guard.inner.store.finish(ticket, release));
+            match self.ask(Phase::Finish, request).await {
+                Err(error) if error.kind() != ErrorKind::Closed && started.elapsed() < UNRECORDED_MAX => {}
+                Ok(_) | Err(_) => return,
+            }
+            tokio::time::sleep(pause(attempt)).await;
+        }
+    }
+
+    /// Gives back a claim that came too late to be run, while its caller waits for a moment. After that, and if the
+    /// caller leaves, it goes on in the background.
     pub(super) async fn give_back_lapsed(&self, claim: &Claim) {
         let mut doubt = ClaimInDoubt::new(self, claim);
-        self.give_back(claim.clone()).await;
-        doubt.settled = true;
+        let patience = self.of.guard.inner.limits.store_timeout;
+        doubt.settled = tokio::time::timeout(patience, self.give_back(claim.clone())).await.is_ok();
     }
 
     /// Work that ran unguarded is recorded as soon as the store is back, so that retries from then on find it.

@@ -35,6 +35,12 @@ impl StoreClock {
         StoreTime(now.max(0) as u64)
     }
 
+    /// Whether the clock jumped ahead in the last `span`.
+    pub(super) fn jumped_ahead_in(&self, span: Duration) -> bool {
+        let from = self.stage.elapsed().saturating_sub(span);
+        self.jumps().iter().any(|(when, ms)| *when >= from && *ms > 0)
+    }
+
     /// The most the clock rose between two moments of this span: what is kept for longer cannot have expired in it.
     pub(super) fn rise_ms(&self, from: Duration, to: Duration) -> u64 {
         let ms = |at: Duration| at.as_millis() as i64;

@@ -16,8 +16,8 @@ type Verdicts = Result<(), Violation>;
 
 /// A call asks for its claim three times, perhaps in two rounds, asks a lookup, and records its outcome.
 const CALL_MAX: Duration = Duration::from_secs(60);
-/// A claim in doubt is given back in ten tries.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(130);
+/// A caller waits for its lapsed claim to be given back, three times at most, for as long as for one request.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(15);
 /// Pauses between tries in the background are five seconds at most, and a try takes as long.
 const BACKGROUND_MAX: Duration = Duration::from_secs(15);
 /// An outage from which a claim in doubt may not be given back any more: the ten tries are over.

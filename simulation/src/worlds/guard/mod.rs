@@ -168,6 +168,6 @@ async fn happens(
             stage.count("cuts", 1);
             fleet.nodes[at].cut(ms, hangs);
         }
-        Does::Decide { pick } => person::decide(shared, &plan.settings, pick).await,
+        Does::Decide { pick } => person::decide(shared, &plan.settings, clock, pick).await,
     }
 }

@@ -1,14 +1,21 @@
 //! A person who looks at an uncertain intent, finds out the truth, and says so.
 
+use std::time::Duration;
+
 use semel::intent::state::Ruling;
 use semel::store::{Decide, Decided, Filter, Store};
 use semel::{Outcome, State, Verdict};
 
+use super::clock::StoreClock;
 use super::network::Shared;
 use super::plan::Settings;
 
-/// Decides one of the uncertain intents. An honest person says nothing of an effect that may still happen.
-pub(super) async fn decide(shared: &Shared, settings: &Settings, pick: usize) {
+/// Decides one of the uncertain intents. An honest person says nothing of an effect that may still happen, and waits
+/// for a lease after the clock jumped ahead: until then a live owner may be believed dead.
+pub(super) async fn decide(shared: &Shared, settings: &Settings, clock: &StoreClock, pick: usize) {
+    if clock.jumped_ahead_in(Duration::from_millis(settings.lease_ms)) {
+        return;
+    }
     let filter = Filter { states: vec![State::Uncertain], limit: 100, ..Filter::default() };
     let Ok(page) = shared.store.list(filter).await else { return };
     let seen: Vec<_> = page.records.iter().filter(|record| !shared.is_hidden(&record.intent.id())).collect();
