@@ -1,5 +1,6 @@
 //! Draws a plan: swarm testing. Each history has some kinds of trouble, and most have not all of them.
 
+use super::laws::OUTAGE_TRIES_MIN;
 use super::plan::{Behaviour, BrokerKind, Down, Fault, KeyPlan, Mode, Plan, Settings};
 
 /// Trouble begins within this time.
@@ -10,6 +11,9 @@ pub(super) fn draw(rng: &mut fastrand::Rng) -> Plan {
     if rng.u32(0..30) == 0 {
         let keys = stream(rng, &mut settings);
         return Plan { settings, keys, faults: Vec::new() };
+    }
+    if rng.u32(0..20) == 0 {
+        return outage(rng, settings);
     }
     let keys = keys(rng, &settings);
     let faults = faults(rng, &settings);
@@ -98,6 +102,22 @@ fn stream(rng: &mut fastrand::Rng, settings: &mut Settings) -> Vec<KeyPlan> {
     (0..failing).map(|n| key(n * every_ms / failing)).collect()
 }
 
+/// The handler is down when many healthy keys come at once: it is no key's fault.
+fn outage(rng: &mut fastrand::Rng, settings: Settings) -> Plan {
+    let settings = Settings {
+        mode: Mode::Commit,
+        consumers: 1,
+        tries_max: rng.u32(OUTAGE_TRIES_MIN..=8),
+        held_max: settings.held_max.max(4 * settings.suspects_max),
+        ..settings
+    };
+    let (at_ms, for_ms) = (rng.u64(500..3_000), rng.u64(1_000..10_000));
+    let how = if rng.bool() { Down::Refuses } else { Down::Hangs };
+    let key = || KeyPlan { first_ms: at_ms, ..healthy() };
+    let keys = (0..2 * settings.suspects_max).map(|_| key()).collect();
+    Plan { settings, keys, faults: vec![Fault::HandlerDown { at_ms, for_ms, how }] }
+}
+
 fn behaviour(rng: &mut fastrand::Rng, settings: &Settings) -> Behaviour {
     match rng.u32(0..12) {
         0..=3 => Behaviour::Fails,
@@ -113,15 +133,19 @@ fn behaviour(rng: &mut fastrand::Rng, settings: &Settings) -> Behaviour {
     }
 }
 
+fn healthy() -> KeyPlan {
+    let behaviour = Behaviour::Healthy;
+    KeyPlan { behaviour, bad_every: 1, messages: 1, first_ms: 0, every_ms: 0, keyed: true, twice: false }
+}
+
 fn healthy_key(rng: &mut fastrand::Rng) -> KeyPlan {
     KeyPlan {
-        behaviour: Behaviour::Healthy,
-        bad_every: 1,
         messages: rng.u32(1..=12),
         first_ms: rng.u64(0..TROUBLE_MS / 2),
         every_ms: [0, 10, 300, 1_000][rng.usize(0..4)],
         keyed: rng.u32(0..4) > 0,
         twice: rng.u32(0..6) == 0,
+        ..healthy()
     }
 }
 

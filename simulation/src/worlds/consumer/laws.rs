@@ -94,11 +94,14 @@ fn giving_up(plan: &Plan) -> Duration {
     let settings = &plan.settings;
     let mut pause = settings.pause_first_ms;
     let mut each = 0;
+    // Something is handled between two failures: by the same consumer, so the pulses of the others do not help.
+    let pulse_ms = settings.pulse_ms * settings.consumers.max(settings.partitions) as u64;
     for _ in 0..=settings.tries_max {
-        each += pause + settings.pulse_ms + settings.handle_ms + 10;
+        each += pause + pulse_ms + settings.handle_ms + 10;
         pause = (pause * 2).min(settings.pause_longest_ms);
     }
-    let longest = plan.keys.iter().map(KeyPlan::bad).max().unwrap_or_default();
+    let copies = |key: &KeyPlan| key.bad() * (1 + u64::from(key.twice));
+    let longest = plan.keys.iter().map(copies).max().unwrap_or_default();
     let hangs = ms(settings.handle_timeout_ms) * hanging(plan) * halvings(plan) * settings.tries_max;
     ms(each * longest + settings.letters_every_ms) + hangs
 }
@@ -155,7 +158,7 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
     match behaviour {
         Behaviour::Unnamed | Behaviour::Poison => {}
         Behaviour::Healthy | Behaviour::Slow(_) | Behaviour::LaterUntil(_) => {
-            let few_may_be_blamed = plan.settings.suspects_max > 1 && plan.faults.iter().any(is_outage);
+            let few_may_be_blamed = plan.faults.iter().any(|fault| is_outage(fault) && !of_many(plan, fault));
             if !few_may_be_blamed && !is_excused && disturbing < plan.settings.tries_max {
                 let what = format!("{} became a dead letter", ledger.name(message));
                 ledger.break_law(OUTAGE, what);
@@ -175,6 +178,17 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
 
 fn is_outage(fault: &Fault) -> bool {
     matches!(fault, Fault::HandlerDown { how: Down::Refuses | Down::Hangs, .. })
+}
+
+/// Tries from which on the first keys of an outage are not given up before so many have failed that it is taken for one.
+pub(super) const OUTAGE_TRIES_MIN: u32 = 6;
+
+/// Whether so many keys fail in an outage that none is blamed: that is one, or twice as many as it takes at its beginning.
+fn of_many(plan: &Plan, fault: &Fault) -> bool {
+    let settings = &plan.settings;
+    let begun = |key: &&KeyPlan| key.first_ms == fault.at_ms() && key.keyed;
+    let many = plan.keys.iter().filter(begun).count() >= 2 * settings.suspects_max;
+    settings.suspects_max == 1 || (many && settings.consumers == 1 && settings.tries_max >= OUTAGE_TRIES_MIN)
 }
 
 /// Whether the key of a message is a healthy one.

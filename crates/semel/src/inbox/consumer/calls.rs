@@ -159,6 +159,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let (handler, options) = (Arc::clone(&self.handler), Arc::clone(&self.options));
             let (observer, stopped) = (self.observer.clone(), stopped.clone());
             let alive = self.calls.alive.subscribe();
+            self.desk.begin(&batch);
             self.calls.begin(batch.clone(), async move {
                 bisect::handle(handler, batch.held, &options, &observer, &stopped, &alive).await
             });

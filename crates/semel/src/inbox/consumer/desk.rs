@@ -7,7 +7,7 @@
 //! A line *fails* from a failure of its front until one of its messages is handled. Lines that fail
 //!
 //! - are tried in calls of their own, of which there are never so many that none is left for the others ([`Slots`]);
-//! - are to blame for a failure if anything was handled since the one before ([`Round`]);
+//! - are to blame for a failure if anything was handled between the one before and this try ([`Desk::tried`]);
 //! - do not count among the messages that may be held, up to as many again ([`Desk::room`]): what stands behind them at the
 //!   source is read all the same;
 //! - and where they hold more than all others may, those that hold most of it are given up sooner.
@@ -35,6 +35,8 @@ pub(super) struct Held {
     pub(super) failing_since: Option<Instant>,
     /// How many messages had been handled when it failed last.
     handled_before: Option<u64>,
+    /// How many had been when the call began that it is in.
+    handled_at_begin: u64,
     /// It does not come from the source: the number of the letter that it is.
     pub(super) letter: Option<i64>,
     line: u64,
@@ -185,8 +187,17 @@ impl Desk {
         };
         self.lines.entry(line).or_insert(new).held += 1;
         self.by_receipt.insert(receipt, n);
-        let (failing_since, handled_before) = (None, None);
-        let held = Held { receipt, message, tries: 0, since, failing_since, handled_before, letter, line };
+        let held = Held {
+            receipt,
+            message,
+            tries: 0,
+            since,
+            failing_since: None,
+            handled_before: None,
+            handled_at_begin: 0,
+            letter,
+            line,
+        };
         self.held.insert(n, held);
     }
 
@@ -316,6 +327,15 @@ impl Desk {
         ready
     }
 
+    /// A call with these begins.
+    pub(super) fn begin(&mut self, batch: &Batch) {
+        for held in &batch.held {
+            if let Some(held) = self.by_receipt.get(&held.receipt).and_then(|n| self.held.get_mut(n)) {
+                held.handled_at_begin = self.handled;
+            }
+        }
+    }
+
     /// When the first resting line may go on.
     pub(super) fn due(&self) -> Option<Instant> {
         self.lines.values().filter_map(|line| line.rest).map(|rest| rest.until).min()
@@ -353,8 +373,8 @@ impl Desk {
 
     /// Takes in what became of a message. `None`: it is done, or not held any more.
     ///
-    /// A failure counts if it is the message's own: something was handled since it failed the last time, or the
-    /// [round](Desk::round) says so. A letter has failed often enough before.
+    /// A failure counts if it is the message's own: something was handled between its last failure and the beginning of this
+    /// try, or the [round](Desk::round) says so. A letter has failed often enough before.
     pub(super) fn tried(
         &mut self,
         receipt: Receipt,
@@ -376,9 +396,9 @@ impl Desk {
         let may_be_own = kind != FailedKind::Later;
         let (mut others_go_on, mut line_is_blamed) = (false, false);
         if may_be_own && options.has(Mechanism::BlameByTime) {
-            others_go_on =
-                held.handled_before.replace(self.handled).is_some_and(|before| before < self.handled);
-            line_is_blamed = *line.handled_before.get_or_insert(self.handled) < self.handled;
+            let begun = held.handled_at_begin;
+            others_go_on = held.handled_before.replace(self.handled).is_some_and(|before| before < begun);
+            line_is_blamed = *line.handled_before.get_or_insert(self.handled) < begun;
         }
         let counted = may_be_own && (others_go_on || round.is_blamed || held.letter.is_some());
         held.tries += u32::from(counted);

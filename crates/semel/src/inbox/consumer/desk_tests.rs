@@ -46,6 +46,12 @@ const BLAMED: Round = Round { is_blamed: true, crowding: None };
 /// A round whose failures may be nobody's.
 const NOT_BLAMED: Round = Round { is_blamed: false, crowding: None };
 
+/// A call with that message begins.
+fn begin(desk: &mut Desk, receipt: u64) {
+    let held = desk.held.values().filter(|held| held.receipt.0 == receipt).cloned().collect();
+    desk.begin(&Batch { held, retries: true });
+}
+
 fn buried() -> Option<Verdict> {
     Some(Verdict::Bury { error: "no".into() })
 }
@@ -250,6 +256,7 @@ fn a_failure_counts_if_anything_was_handled_since_the_one_before() {
     let options = ConsumerOptions::default().suspects_max(1).tries_max(2);
     let now = Instant::now();
     let fail = |desk: &mut Desk, kind| {
+        begin(desk, 0);
         let told = [(Receipt(0), failed(kind))];
         let round = desk.round(&told, now, &options);
         desk.tried(Receipt(0), failed(kind), round, now, &options)
@@ -265,7 +272,13 @@ fn a_failure_counts_if_anything_was_handled_since_the_one_before() {
     assert_eq!(fail(&mut desk, FailedKind::Later), Some(Verdict::Again), "never counts");
     assert_eq!(fail(&mut desk, FailedKind::Message), Some(Verdict::Again), "one of two");
     assert_eq!(fail(&mut desk, FailedKind::Message), Some(Verdict::Again), "nothing was handled since");
+    // What was handled while it was being tried says nothing: an outage may just have ended.
+    begin(&mut desk, 0);
     handle(&mut desk, Receipt(2));
+    let round = desk.round(&[(Receipt(0), failed(FailedKind::Message))], now, &options);
+    let told = desk.tried(Receipt(0), failed(FailedKind::Message), round, now, &options);
+    assert_eq!(told, Some(Verdict::Again));
+    handle(&mut desk, Receipt(3));
     assert_eq!(fail(&mut desk, FailedKind::Message), buried());
 }
 
@@ -326,6 +339,7 @@ fn failing_lines_that_hold_too_much_are_given_up_sooner_while_others_are_handled
     let now = Instant::now();
     let mut desk = desk(&[Some("small"), bad, bad, bad, bad, bad, Some("x"), Some("y")]);
     let fail = |desk: &mut Desk, n, at| {
+        begin(desk, n);
         let told = [(Receipt(n), failed(FailedKind::Message))];
         let round = desk.round(&told, at, &options);
         desk.tried(Receipt(n), failed(FailedKind::Message), round, at, &options)

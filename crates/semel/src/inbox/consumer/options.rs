@@ -101,7 +101,7 @@ impl ConsumerOptions {
     }
 
     /// How often a message may fail before it is buried: 8 unless told otherwise. A failure counts if anything was handled
-    /// since the message failed the last time, or if few messages fail ([`suspects_max`](Self::suspects_max)).
+    /// between the message's last failure and this try, or if few messages fail ([`suspects_max`](Self::suspects_max)).
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self

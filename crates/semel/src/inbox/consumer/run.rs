@@ -413,12 +413,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 }
 
-/// Ends when the time after a stop is over.
-pub(in crate::inbox) async fn farewell(mut stopped: watch::Receiver<bool>, patience: Duration) {
-    asked_to_stop(&mut stopped).await;
-    tokio::time::sleep(patience).await;
-}
-
 pub(in crate::inbox) async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
     // The sender is the consumer's: it outlives the wait.
     let _ = stopped.wait_for(|stopped| *stopped).await;

@@ -16,7 +16,7 @@ use super::transaction::{Engine, Transacted};
 use super::transform::Transform;
 use crate::crash;
 use crate::inbox::consumer::call::{Called, call};
-use crate::inbox::consumer::run::{asked_to_stop, farewell};
+use crate::inbox::consumer::run::asked_to_stop;
 use crate::inbox::consumer::{Failed, Stop};
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
@@ -483,4 +483,10 @@ impl<T: Transform> Pipeline<T> {
 /// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
 async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) -> Result<(), SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
+}
+
+/// Ends when the time after a stop is over.
+async fn farewell(mut stopped: watch::Receiver<bool>, patience: Duration) {
+    asked_to_stop(&mut stopped).await;
+    tokio::time::sleep(patience).await;
 }
