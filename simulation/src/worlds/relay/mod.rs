@@ -2,13 +2,13 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`plan`] | what a seed decides, as data |
-//! | [`draw`] | how a seed becomes a plan, and a plan a smaller one |
-//! | [`tables`], [`outbox`] | the outbox: partitions with leases and epochs, parked keys; the pure half of parking is real |
-//! | [`broker`] | the sink, with a position beside the events where asked for |
-//! | [`actors`] | relays that are killed, stalled, stopped and started |
-//! | [`bound`] | by when each event must be published |
-//! | [`laws`] | what must hold |
+//! | `plan` | what a seed decides, as data |
+//! | `draw` | how a seed becomes a plan, and a plan a smaller one |
+//! | `tables`, `outbox` | the outbox: partitions with leases and epochs, parked keys; the pure half of parking is real |
+//! | `broker` | the sink, with a position beside the events where asked for |
+//! | `actors` | relays that are killed, stalled, stopped and started |
+//! | `bound` | by when each event must be published |
+//! | `laws` | what must hold |
 
 use std::time::Duration;
 
