@@ -39,3 +39,8 @@ fn keys_on_which_the_handler_hangs_leave_calls_to_others() {
 fn a_failure_after_the_mark_is_not_forgotten_in_a_rebalance() {
     known::assert_mended::<ConsumerWorld>("consumer_failure_after_the_mark_forgotten");
 }
+
+#[test]
+fn what_was_done_before_is_no_sign_that_the_handler_works() {
+    known::assert_known_defect::<ConsumerWorld>("consumer_replays_blame_others");
+}

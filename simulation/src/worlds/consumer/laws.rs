@@ -198,7 +198,10 @@ pub(super) fn is_of_a_healthy_key(plan: &Plan, entry: &Entry) -> bool {
 
 /// Whether its fate is decided: its effect happened, it is a dead letter, or its mode says that it may be lost.
 pub(super) fn is_decided(plan: &Plan, entry: &Entry) -> bool {
-    let lost = plan.settings.mode == Mode::ClaimBefore && entry.marked.is_some() && entry.broken_off > 0;
+    // A process that ends between the mark and the dead letter takes the failure with it.
+    let ends = plan.faults.iter().any(|fault| matches!(fault, Fault::Crash { .. } | Fault::Stop { .. }));
+    let forgotten = entry.broken_off > 0 || (ends && entry.failures > 0 && entry.deliveries > 1);
+    let lost = plan.settings.mode == Mode::ClaimBefore && entry.marked.is_some() && forgotten;
     !entry.effects.is_empty() || entry.dead_letter.is_some() || lost
 }
 
