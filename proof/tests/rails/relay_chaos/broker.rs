@@ -105,16 +105,17 @@ impl Follower {
     /// What Kafka's own consumer reads of the committed, partition by partition in order.
     pub fn judged(&self, bootstrap: &str) -> Vec<Told> {
         let places = self.places();
-        let mut shown = Vec::new();
-        // Control records take places too; and on a busy machine it may give up before its first fetch.
-        for _ in 0..5 {
-            shown = console_consumer_shown(bootstrap, &self.topic, places.max(1)).unwrap();
+        let until = Instant::now() + SOON;
+        // Control records take places too; and on a busy machine it may give up before its first fetch, many times over.
+        let mut shown = loop {
+            let shown = console_consumer_shown(bootstrap, &self.topic, places.max(1)).unwrap();
             // Repeated ones count once, as among those that were seen.
-            let ids: HashSet<_> = shown.iter().filter_map(|record| record.header("semel-id")).collect();
-            if ids.len() >= self.seen.len() {
-                break;
+            let ids =
+                shown.iter().filter_map(|record| record.header("semel-id")).collect::<HashSet<_>>().len();
+            if ids >= self.seen.len() || Instant::now() >= until {
+                break shown;
             }
-        }
+        };
         shown.sort_by_key(|record| (record.partition, record.offset));
         let told = shown.iter().map(|record| Told {
             id: record.header("semel-id").expect("each record has its id").to_owned(),

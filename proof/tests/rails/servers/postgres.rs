@@ -43,7 +43,10 @@ async fn a_logical_slot_delivers_what_was_committed_and_only_that() {
         changes(&client, &slot).await.into_iter().filter(|change| change.contains(&table)).collect();
     assert_eq!(seen.len(), 1, "{seen:?}");
     assert!(seen[0].contains("INSERT") && seen[0].contains("'committed'"), "{seen:?}");
-    assert_eq!(changes(&client, &slot).await, [] as [&str; 0], "a consumed change came again");
+    // Other tests write to other tables of this database meanwhile.
+    let mut again = changes(&client, &slot).await;
+    again.retain(|change| change.contains(&table));
+    assert_eq!(again, [] as [&str; 0], "a consumed change came again");
 
     client.batch_execute(&format!("SELECT pg_drop_replication_slot('{slot}')")).await.unwrap();
     let left = client.query("SELECT 1 FROM pg_replication_slots WHERE slot_name = $1", &[&slot]).await;
