@@ -42,5 +42,5 @@ fn a_failure_after_the_mark_is_not_forgotten_in_a_rebalance() {
 
 #[test]
 fn what_was_done_before_is_no_sign_that_the_handler_works() {
-    known::assert_known_defect::<ConsumerWorld>("consumer_replays_blame_others");
+    known::assert_mended::<ConsumerWorld>("consumer_replays_blame_others");
 }

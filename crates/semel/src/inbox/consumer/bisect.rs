@@ -40,8 +40,10 @@ pub(super) async fn handle<H: Handler>(
         }
         let mut too_long = false;
         let error = match handled(&handler, &part, options, observer, alive).await {
-            Called::Done(_) => {
-                told.extend(part.iter().map(|held| (held.receipt, Tried::Done)));
+            Called::Done(already) => {
+                let different: HashSet<_> = part.iter().map(|held| held.message.identity()).collect();
+                let done = if already < different.len() { Tried::Done } else { Tried::Already };
+                told.extend(part.iter().map(|held| (held.receipt, done.clone())));
                 continue;
             }
             Called::Failed(error) | Called::Broke(error) => error,

@@ -53,6 +53,8 @@ impl Held {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Tried {
     Done,
+    /// It had been handled before: done, and no sign that the handler works.
+    Already,
     /// Not to be tried again before `after`, where that was said.
     Failed {
         error: String,
@@ -61,6 +63,13 @@ pub(super) enum Tried {
         /// It took longer than a call may take.
         too_long: bool,
     },
+}
+
+impl Tried {
+    /// Whether it need not be tried again.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Self::Done | Self::Already)
+    }
 }
 
 /// What is to be done about a failure.
@@ -355,7 +364,7 @@ impl Desk {
             self.handled += done as u64;
             self.handled_at = Some(now);
         }
-        let failed = told.iter().filter(|(_, tried)| *tried != Tried::Done).map(|(receipt, _)| *receipt);
+        let failed = told.iter().filter(|(_, tried)| !tried.is_done()).map(|(receipt, _)| *receipt);
         let is_letter = |receipt: &Receipt| {
             let held = self.by_receipt.get(receipt).and_then(|n| self.held.get(n));
             held.is_none_or(|held| held.letter.is_some())

@@ -300,6 +300,7 @@ fn where_nothing_is_handled_few_are_to_blame_and_many_are_not() {
     let mut round = |n, tried| desk.round(&[(Receipt(n), tried)], now, &options).is_blamed;
     assert!(round(0, failed(FailedKind::Message)) && round(1, failed(FailedKind::Message)));
     assert!(!round(2, failed(FailedKind::Message)) && !round(0, failed(FailedKind::Message)));
+    assert!(!round(3, Tried::Already), "it had been handled before, and shows nothing");
     assert!(round(3, Tried::Done) && round(0, failed(FailedKind::Message)));
 }
 

@@ -386,7 +386,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             self.tell_if_due(&mut tell_at).await;
             let letter = letters.get(&receipt).copied();
             let tries = tried.get(&receipt).map_or(0, |held| held.tries);
-            if became == Tried::Done {
+            if became.is_done() {
                 self.observe(|metrics| metrics.attempts(tries.saturating_add(1)));
                 self.ended.handled += 1;
                 match letter {

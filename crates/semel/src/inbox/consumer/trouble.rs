@@ -43,7 +43,7 @@ impl ConsumerMetrics {
         let (mut answered, mut error) = (false, None);
         for tried in told {
             match tried {
-                Tried::Done => answered = true,
+                Tried::Done | Tried::Already => answered = true,
                 Tried::Failed { error: why, .. } => {
                     self.0.failed.inc();
                     error.get_or_insert(why);

@@ -33,7 +33,10 @@ impl<S: Store, W: Work> ClaimBefore<S, W> {
         let key = intent.key().clone();
         let marked = self.marks.guarded.run(intent, fingerprint, |_| async { done() }).await;
         match marked.map_err(refused)? {
-            answer if answer.replayed => return Ok(()),
+            answer if answer.replayed => {
+                self.marks.found(message);
+                return Ok(());
+            }
             answer if !answer.stored => return Err(not_recorded()),
             _ => {}
         }

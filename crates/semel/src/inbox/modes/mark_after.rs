@@ -38,6 +38,7 @@ impl<S: Store, W: Work> MarkAfter<S, W> {
             }
             // Decided by a person is done as well.
             if matches!(record.head.state, State::Completed | State::FailedFinal) {
+                self.marks.found(message);
                 return Ok(());
             }
         }

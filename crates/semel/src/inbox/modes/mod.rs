@@ -32,8 +32,8 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::WINDOW;
 use super::consumer::{Failed, Message};
+use super::{WINDOW, tally};
 use crate::guard::{Execution, Guard, Guarded, Lookup, PolicyError};
 use crate::intent::fingerprint::{Fingerprint, Recipe};
 use crate::intent::identity::{Intent, OperationError};
@@ -165,6 +165,11 @@ impl<S: Store> Marks<S> {
     /// The consumer's name.
     pub fn consumer(&self) -> &str {
         self.guarded.name().as_str()
+    }
+
+    /// A message was found to be done: counted, and no sign that its work can be done now.
+    fn found(&self, message: &Message) {
+        tally::marked(message.identity().mark(self.consumer()), false);
     }
 
     fn intent(&self, message: &Message) -> (Intent, Fingerprint) {

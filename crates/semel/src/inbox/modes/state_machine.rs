@@ -35,9 +35,10 @@ impl<S: Store, W: Work> StateMachine<S, W> {
     async fn one(&self, message: &Message) -> Result<(), Failed> {
         let (intent, fingerprint) = self.marks.intent(message);
         let id = intent.id();
-        let (work, message) = (Arc::clone(&self.work), message.clone());
+        let (work, given) = (Arc::clone(&self.work), message.clone());
         let ran = self.marks.guarded.run_giving(intent, fingerprint, move |attempt| async move {
-            let call = Call { message, key: attempt.intent.key().clone(), attempt: Some(attempt.number) };
+            let call =
+                Call { message: given, key: attempt.intent.key().clone(), attempt: Some(attempt.number) };
             match work.run(call).await {
                 Ok(()) => (done(), None),
                 Err(failed) => {
@@ -46,7 +47,12 @@ impl<S: Store, W: Work> StateMachine<S, W> {
                 }
             }
         });
-        told(id, ran.await)
+        let ran = ran.await;
+        // It did not run.
+        if matches!(ran, Ok((_, None))) {
+            self.marks.found(message);
+        }
+        told(id, ran)
     }
 }
 
