@@ -117,14 +117,14 @@ pub(crate) fn run(bench: &Bench) -> Result<(), String> {
             execute(&program("bench", "bench,relay"), &args)
         }
         Bench::Edge(_) => {
-            cargo::run(&["build", "--quiet", "--release", "--package", "semel-cli"], &[])?;
+            cargo::run(&["build", "--quiet", "--profile", "dist", "--package", "semel-cli"], &[])?;
             execute(&program("edge", "edge"), &args)
         }
     }
 }
 
 fn execute(program: &[&str], args: &[String]) -> Result<(), String> {
-    let mut line = vec!["run", "--quiet", "--release", "--package", "proof"];
+    let mut line = vec!["run", "--quiet", "--profile", "dist", "--package", "proof"];
     line.extend(program);
     line.push("--");
     cargo::run(&line, args)

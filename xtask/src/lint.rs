@@ -53,6 +53,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     check(phase::run("format", cargo::command(&["fmt", "--all", "--check"], &[], &[])))?;
     let clippy = cargo::command(&["clippy"], &packages, &["--all-targets", "--", "-D", "warnings"]);
     check(phase::run("clippy", clippy))?;
+    // The README's first command builds the binary without a feature, which nothing else here does.
+    if arguments.packages.is_empty() {
+        let line = ["clippy", "--package", "semel-cli", "--", "-D", "warnings"];
+        check(phase::run("default-build", cargo::command(&line, &[], &[])))?;
+    }
     let mut documentation = cargo::command(&["doc", "--no-deps"], &packages, &[]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
     check(phase::run("documentation", documentation))?;

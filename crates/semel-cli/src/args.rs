@@ -61,6 +61,9 @@ pub(crate) enum Command {
     Migrate(Migrate),
     #[cfg(feature = "redis")]
     Redis(Redis),
+    /// (not in this build: --features redis) Look after a store on Redis
+    #[cfg(not(feature = "redis"))]
+    Redis(crate::absent::Absent),
     Demo(Demo),
     /// The demo's payments service, on the database of --store
     #[command(hide = true)]
@@ -69,6 +72,9 @@ pub(crate) enum Command {
     Relay(Box<crate::relay::Relay>),
     #[cfg(feature = "consume")]
     Consume(Box<crate::consume::Consume>),
+    /// (not in this build: --features consume,kafka) Messages from a broker to an HTTP endpoint
+    #[cfg(not(feature = "consume"))]
+    Consume(crate::absent::Absent),
     Outbox(crate::outbox::Outbox),
     Inbox(crate::inbox::Inbox),
     /// Print a completion script for a shell
@@ -401,6 +407,9 @@ pub(crate) struct Demo {
     /// What is random: order, failures, delays, who hangs up. A new one each time unless given
     #[arg(long)]
     pub(crate) seed: Option<u64>,
+    /// Draw the result as an SVG, a square for each payment
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
     /// Leave store, ledgers and the gateway's log behind, and say where
     #[arg(long)]
     pub(crate) keep: bool,

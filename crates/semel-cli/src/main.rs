@@ -1,6 +1,9 @@
 //! The `semel` command: guard a service, publish its events, see it work, look at intents, events and dead letters, decide
 //! about them, look after the store.
 
+// A build with everything leaves nothing out.
+#[cfg_attr(all(feature = "consume", feature = "redis"), allow(dead_code))]
+mod absent;
 mod admin;
 mod advice;
 mod args;
@@ -97,6 +100,10 @@ fn run(cli: &Cli) -> Result<(), Failed> {
             runtime.shutdown_background();
             ended
         }
+        #[cfg(not(feature = "consume"))]
+        Command::Consume(_) => Err(absent::absent("`semel consume`", "consume,kafka")),
+        #[cfg(not(feature = "redis"))]
+        Command::Redis(_) => Err(absent::absent("`semel redis`", "redis")),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(operate(cli)),
     }
 }
@@ -147,9 +154,7 @@ async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, 
 async fn behind_cache(store: AnyStore, cache: Option<&str>) -> Result<AnyStore, Failed> {
     match cache {
         None => Ok(store),
-        Some(_) => {
-            Err(Failed::usage("this build has no Redis store to be a cache; build with the feature `redis`"))
-        }
+        Some(_) => Err(absent::absent("a cache on Redis", "redis")),
     }
 }
 
@@ -175,8 +180,6 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         Command::Resolve(args) => decide::resolve(&store, args, url, json).await,
         Command::Release(args) => decide::release(&store, args, url, json).await,
         Command::Sweep(args) => sweep::run(&store, args, json).await,
-        #[cfg(feature = "redis")]
-        Command::Redis(_) => Ok(()),
         Command::Migrate(_)
         | Command::Completions { .. }
         | Command::Demo(_)
@@ -184,8 +187,8 @@ async fn operate(cli: &Cli) -> Result<(), Failed> {
         | Command::Gateway(_)
         | Command::Relay(_)
         | Command::Outbox(_)
-        | Command::Inbox(_) => Ok(()),
-        #[cfg(feature = "consume")]
-        Command::Consume(_) => Ok(()),
+        | Command::Inbox(_)
+        | Command::Consume(_)
+        | Command::Redis(_) => Ok(()),
     }
 }

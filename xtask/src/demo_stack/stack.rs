@@ -43,7 +43,7 @@ pub(super) struct Stack {
 
 /// Builds what is started, with the points at which it is killed on purpose.
 pub(super) fn build() -> Result<(), String> {
-    let features = "payments/kafka,payments/crash-points,semel-cli/crash-points";
+    let features = "payments/kafka,payments/crash-points,semel-cli/full,semel-cli/crash-points";
     let packages = ["--package", "payments", "--package", "semel-cli", "--bins"];
     crate::cargo::run(&[&["build", "--quiet", "--features", features], &packages[..]].concat(), &[])
 }

@@ -22,6 +22,7 @@ mod directory;
 mod ledger;
 mod line;
 mod mischief;
+mod picture;
 mod plan;
 mod process;
 mod progress;
@@ -60,6 +61,16 @@ const QUIET_MAX: Duration = Duration::from_secs(10);
 const PATH: &str = "/payments";
 const SERVICE_PATH: &str = "/api/v1/payments";
 
+/// What to try after the table.
+const NEXT: &str = "
+next:
+  semel demo --stay                  leaves service and gateway running, with requests to try
+  semel demo --svg demo.svg          draws the result, a square for each payment
+  semel gateway --upstream http://127.0.0.1:3000 --single-tenant
+                                     guards a service of yours, in any language
+(`cargo run --release --` does what `semel` does, where it is not installed)
+";
+
 /// What is stopped in the end, whatever the end is.
 #[derive(Default)]
 struct Stage {
@@ -84,6 +95,12 @@ pub(crate) async fn run(
         return Err(Failed::usage(
             "each intent is sent at least once: give as many --sends as --intents, or more",
         ));
+    }
+    if let Some(folder) = args.svg.as_deref().and_then(Path::parent)
+        && !folder.as_os_str().is_empty()
+        && !folder.is_dir()
+    {
+        return Err(Failed::usage(format!("--svg: there is no folder {}; make it first", folder.display())));
     }
     let mut terminate = signal(SignalKind::terminate())?;
     // Both outlive the run below also when that is dropped in the middle.
@@ -124,6 +141,11 @@ async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> R
     } else {
         stdout::text(&report.text())?;
     }
+    if let Some(file) = &args.svg {
+        let written = std::fs::write(file, picture::svg(&report));
+        written.map_err(|error| Failed::not_done(format!("{}: {error}", file.display())))?;
+        eprintln!("drawn: {}", file.display());
+    }
     if let Some(first) = report.wrong.first() {
         let more = report.wrong.len() - 1;
         return Err(Failed::not_done(format!("not exactly once: {first} (and {more} more findings)")));
@@ -135,7 +157,10 @@ async fn play(args: &Demo, json: bool, directory: &Path, stage: &mut Stage) -> R
             stay(service, gateway, payments.as_ref(), directory);
             Ok(())
         }
-        _ => Ok(()),
+        _ => {
+            eprint!("{NEXT}");
+            Ok(())
+        }
     }
 }
 

@@ -34,5 +34,5 @@ pub(crate) async fn serve(_: &DemoService, _: Option<&str>, _: Option<&str>) -> 
 }
 
 fn not_built() -> Failed {
-    Failed::usage("this build has no PostgreSQL; build with the feature `postgres`, or leave --store out")
+    crate::absent::absent("the reference service on PostgreSQL (--store)", "postgres")
 }

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::client::{Ending, Told};
 use super::ledger::Counted;
+use super::picture;
 use super::plan::IntentNo;
 use crate::table::{Side as Edge, Table, thousands};
 
@@ -43,6 +44,8 @@ pub(super) struct Side {
     pub(super) intents_repeated: u64,
     /// Intents with none.
     pub(super) intents_missing: u64,
+    /// Intents with no charge, one, two, and more.
+    pub(super) intents_by_charges: [u64; 4],
     /// Requests sent.
     pub(super) attempts: u64,
     pub(super) unanswered: u64,
@@ -88,8 +91,10 @@ impl Side {
     pub(super) fn judge(&mut self, intents: u32, ledger: &Counted) {
         self.charges = ledger.charges();
         self.intents_repeated = ledger.repeated();
-        self.intents_missing =
-            (0..intents).filter(|intent| ledger.of(IntentNo(*intent)).is_empty()).count() as u64;
+        for intent in (0..intents).map(IntentNo) {
+            self.intents_by_charges[ledger.of(intent).len().min(3)] += 1;
+        }
+        self.intents_missing = self.intents_by_charges[0];
     }
 }
 
@@ -153,12 +158,13 @@ impl Report {
             row("services killed and restarted", dash(), dash(), &|_| killed(self.services_killed));
         }
         format!(
-            "{} payments sent {} times by {} clients, seed {}\n\n{}",
+            "{} payments sent {} times by {} clients, seed {}\n\n{}{}",
             n(self.intents),
             n(self.sends),
             self.tasks,
             self.seed,
-            table.take()
+            table.take(),
+            picture::bars(self)
         )
     }
 }

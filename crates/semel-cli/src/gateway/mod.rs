@@ -169,7 +169,7 @@ async fn opened(settings: &Settings, metrics: &Metrics) -> Result<AnyStore, Fail
         #[cfg(not(feature = "redis"))]
         Some(_) => {
             let _ = metrics;
-            Err(Failed::usage("this build has no Redis store to be a cache; build with the feature `redis`"))
+            Err(crate::absent::absent("a cache on Redis", "redis"))
         }
     }
 }

@@ -55,8 +55,19 @@ fn nothing_is_left_behind_unless_it_is_kept() {
         command.env("TMPDIR", &place);
         ran(command)
     };
-    let table = demo(&["--seed", "7"]);
+    let pictures = tempfile::tempdir().unwrap();
+    let picture = pictures.path().join("demo.svg");
+    let table = demo(&["--seed", "7", "--svg", picture.to_str().unwrap()]);
     assert_eq!(table.code, 0, "{table:?}");
+    // A square for each payment and side, and with semel every payment was charged once.
+    assert_eq!(std::fs::read_to_string(&picture).unwrap().matches("h8v8h-8z").count(), 40);
+    assert!(table.stdout.ends_with(
+        "with semel\n  never charged        0\n  charged once         ████████████████████████ 20\n  \
+         charged twice        0\n  three times or more  0\n"
+    ));
+    let nowhere = demo(&["--svg", "no/such/folder/demo.svg"]);
+    assert_eq!((nowhere.code, nowhere.stdout.as_str()), (2, ""), "{nowhere:?}");
+    assert!(nowhere.stderr.contains("no folder no/such/folder"), "{}", nowhere.stderr);
     assert!(table.stdout.starts_with("20 payments sent 60 times by 8 clients, seed 7\n"), "{}", table.stdout);
     assert_eq!(std::fs::read_dir(&place).unwrap().count(), 0);
     assert_eq!(processes_at(&place), Vec::<String>::new());

@@ -8,6 +8,7 @@ use std::time::Duration;
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
 
 use super::args::Consume;
+use crate::absent::absent;
 use crate::failure::Failed;
 use crate::url::Address;
 
@@ -43,9 +44,7 @@ pub(super) fn open(args: &Consume) -> Result<From, Failed> {
     match feature {
         #[cfg(feature = "kafka")]
         "kafka" => kafka::open(address, args),
-        _ => Err(Failed::usage(format!(
-            "this build does not consume from {broker}; build with the feature `{feature}`"
-        ))),
+        _ => Err(absent(format!("consuming from {broker}"), feature)),
     }
 }
 

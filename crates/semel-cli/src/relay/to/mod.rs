@@ -20,6 +20,7 @@ use semel::outbox::Event;
 use semel::sink::{Guarantee, Published, Sink, SinkError};
 
 use super::args::SinkFlags;
+use crate::absent::absent;
 use crate::duration::parse_ms;
 use crate::failure::Failed;
 use crate::url::Address;
@@ -110,9 +111,7 @@ pub(super) fn open(url: &str, flags: &SinkFlags, exactly_once: Option<&str>) -> 
         "sqs" => sqs::open(address),
         #[cfg(feature = "webhook")]
         "webhook" => webhook::open(url, flags),
-        _ => Err(Failed::usage(format!(
-            "this build does not publish to {broker}; build with the feature `{feature}`"
-        ))),
+        _ => Err(absent(format!("publishing to {broker}"), feature)),
     }
 }
 
