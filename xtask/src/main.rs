@@ -12,6 +12,7 @@ mod phase;
 mod prove;
 mod selection;
 mod services;
+mod slow;
 mod suite;
 mod tally;
 mod test;

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that needs no luck, from a machine with Rust and nothing else prepared.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use testkit::services::Service;
 use crate::beside::Beside;
 use crate::phase::{self, Phase};
 use crate::selection::Selection;
+use crate::slow::{REASON_FROM_SECONDS, Sources};
 use crate::suite::{NotReady, Suite, stop_started};
 use crate::tally::{Tally, skips, tail};
 use crate::{binaries, cargo};
@@ -142,8 +144,15 @@ impl Run {
     fn summary(&self, begin: Instant, ok: bool) {
         let (services, without_server) = skips(&self.skipped);
         println!("\nthe slowest tests:");
+        let root = phase::target().parent().map(Path::to_owned).unwrap_or_default();
+        let sources = Sources::read(&root);
         for (seconds, name) in self.tally.slowest(SLOWEST) {
-            println!("{seconds:>8.1} s  {name}");
+            let reason = match sources.reason(&name) {
+                Some(reason) => format!(": {reason}"),
+                None if seconds < REASON_FROM_SECONDS => String::new(),
+                None => ": no reason beside it (`Slow: …` in the comment above the test)".to_owned(),
+            };
+            println!("{seconds:>8.1} s  {name}{reason}");
         }
         println!();
         for failure in &self.failed {

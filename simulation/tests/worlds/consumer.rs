@@ -5,6 +5,7 @@ use simulation::worlds::consumer::ConsumerWorld;
 
 use crate::laws;
 
+/// Slow: about six seconds of CPU, and the other worlds beside it.
 #[test]
 fn a_thousand_histories_hold() {
     laws::hold::<ConsumerWorld>();
@@ -15,6 +16,7 @@ fn the_same_seed_gives_the_same_trace() {
     laws::repeat::<ConsumerWorld>();
 }
 
+/// Slow: about six seconds of CPU, and the other worlds beside it.
 #[test]
 fn every_planted_bug_is_caught() {
     laws::planted::<ConsumerWorld>();

@@ -139,6 +139,7 @@ fn answers_about_a_request_under_way_are_as_described() {
     }
 }
 
+/// Slow: the tool sends hundreds of generated requests, twice.
 #[test]
 fn answers_are_as_described() {
     let directory = testkit::scratch::directory();

@@ -37,6 +37,7 @@ fn signed(asked: &[Value]) -> Vec<String> {
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
+/// Slow: installs the packages where they are not there yet.
 #[test]
 fn what_the_packages_of_stripe_svix_and_standard_webhooks_sign_is_believed() {
     let mut asked = Vec::new();

@@ -74,6 +74,7 @@ fn a_card_is_charged_once_however_often_it_is_asked_for() {
     }
 }
 
+/// Slow: four points on each database, each with two processes.
 #[test]
 fn killed_between_the_charge_and_the_booking_it_resumes_and_charges_once() {
     // Each phase passes every point once, so the second time is in the last one: the card has been charged.

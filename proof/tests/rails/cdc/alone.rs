@@ -31,6 +31,7 @@ async fn a_server_that_is_killed_and_comes_back_is_read_on() {
     world.end().await;
 }
 
+/// Slow: a server of its own that writes log until its slot is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_whose_log_was_thrown_away_is_made_anew_and_nothing_is_lost() {
     let Some(mut server) = alone(Service::Postgres) else { return };
@@ -70,6 +71,7 @@ async fn a_slot_whose_log_was_thrown_away_is_made_anew_and_nothing_is_lost() {
     world.end().await;
 }
 
+/// Slow: a server of its own, and a batch that outlasts its `wal_sender_timeout`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_on_its_way_for_longer_than_the_server_waits_keeps_its_connection() {
     let Some(mut server) = alone(Service::Postgres) else { return };

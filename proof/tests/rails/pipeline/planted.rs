@@ -7,6 +7,7 @@ use crate::pipeline::SOON;
 use crate::pipeline::moved::zombie;
 use crate::pipeline::scene::{Scene, stop};
 
+/// Slow: the planted bug has to lose messages, and the group has to notice that its member is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn offsets_that_are_committed_outside_of_the_transaction_lose_messages() {
     let Some(kafka) = require(Service::Kafka) else { return };

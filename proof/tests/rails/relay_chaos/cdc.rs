@@ -81,6 +81,7 @@ async fn once_killed_at_every_point_while_it_reads_the_table() {
     once(&killed(&mut scene, &[BEFORE_SINK_COMMIT, AFTER_SINK_COMMIT], &[3]).await);
 }
 
+/// Slow: a server of its own, and a process started and killed at each of the points.
 #[tokio::test(flavor = "multi_thread")]
 async fn once_killed_at_every_point_while_it_streams() {
     let Some((mut scene, _cluster, _proxy, _broker)) = apart().await else { return };

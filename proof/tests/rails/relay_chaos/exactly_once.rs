@@ -16,6 +16,7 @@ pub fn once(verdict: &Verdict) {
     assert!(verdict.events > 100, "{verdict}");
 }
 
+/// Slow: a process started and killed at each point; a new producer waits for the broker to end the old transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_to_kafka_killed_at_every_point() {
     let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {

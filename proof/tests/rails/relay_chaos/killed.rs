@@ -67,6 +67,7 @@ pub fn at_least_once(verdict: &Verdict) {
     assert!(verdict.repeats > 0, "{verdict}");
 }
 
+/// Slow: a process started and killed at each point.
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_to_kafka_killed_at_every_point() {
     let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {

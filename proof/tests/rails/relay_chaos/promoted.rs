@@ -62,6 +62,7 @@ fn stopped(relay: &mut Child, what: &str) {
     assert!(told.starts_with("stopped: ") && told.contains(what), "{ended:?}");
 }
 
+/// Slow: two servers, of which the standby is made from a base backup and promoted.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_stops_until_a_person_decides_and_then_loses_nothing() {
     let Some((mut promoted, mut relay)) = promoted("cdc").await else { return };

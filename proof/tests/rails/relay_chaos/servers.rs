@@ -124,6 +124,7 @@ pub async fn caught_up(scene: &Scene, standby: &Cluster) {
 /// The cursor is as old as the events beside it. So everything in the restored table is published, what was published
 /// after the backup was made a second time; what the backup does not have is with the broker and in no table, and no
 /// relay can know of it: the business rows are gone as well.
+/// Slow: a server of its own, backed up, written on, and restored.
 #[tokio::test(flavor = "multi_thread")]
 async fn from_an_older_backup_it_goes_on_with_what_the_backup_has() {
     let Some((mut scene, mut cluster, proxy, _broker)) = apart().await else { return };

@@ -53,6 +53,7 @@ async fn one_of_three_is_killed_and_one_sleeps_through_its_lease() {
 
 /// Stopped between its note and its sending, and again between the broker's word and its own: another has done all that
 /// when it goes on.
+/// Slow: at each point a lease has to pass before the other relay takes over.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_wakes_up_in_the_middle_of_a_batch_that_another_has_sent() {
     let (Some(database), Some(broker)) = (require(Service::Postgres), require(Service::Kafka)) else {

@@ -67,6 +67,7 @@ fn consumed(bootstrap: &str, topic: &str, committed: bool, at_least: usize) -> V
     lines
 }
 
+/// Slow: asks the broker's own console consumer, a Java program, four times.
 #[test]
 fn read_committed_sees_the_committed_and_not_the_aborted() {
     let Some(broker) = require(Service::Kafka) else { return };

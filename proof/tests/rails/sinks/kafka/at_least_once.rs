@@ -98,6 +98,7 @@ async fn no_batch_passes_a_refused_one() {
     }
 }
 
+/// Slow: a sink that waits for a topic waits for its whole timeout.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_topic_is_refused_or_waited_for_as_configured() {
     let Some(broker) = require(Service::Kafka) else { return };

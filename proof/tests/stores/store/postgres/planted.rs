@@ -64,6 +64,7 @@ fn a_lapsed_opaque_claim_that_runs_again() {
     });
 }
 
+/// Slow: the law waits for an outcome to expire by the server's clock, and here in vain.
 #[test]
 fn an_expired_outcome_that_is_replayed_for_ever() {
     breaks("an_expired_outcome_is_absent", |sql| {

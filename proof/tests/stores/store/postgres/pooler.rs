@@ -112,6 +112,7 @@ impl Harness for Bouncer {
     }
 }
 
+/// Slow: all laws, one after the other, through one pooler.
 #[test]
 fn every_law_holds_through_the_pooler() {
     let Some(bouncer) = Bouncer::start("") else { return };

@@ -31,6 +31,7 @@ impl Hand {
     }
 }
 
+/// Slow: thousands of steps, each a round trip to the server.
 #[tokio::test]
 async fn redis_answers_as_memory_does() {
     let Some(_) = require(Service::Redis) else { return };
