@@ -73,6 +73,7 @@ pub(super) fn document(settings: &Settings) -> Value {
             "idle": exact(timeouts.phases.idle),
             "write_idle": exact(timeouts.phases.write_idle),
             "body_idle": exact(timeouts.body_idle),
+            "linger": exact(timeouts.linger),
             "connect": exact(timeouts.connect),
             "response": exact(timeouts.response),
             "response_idle": exact(timeouts.response_idle),

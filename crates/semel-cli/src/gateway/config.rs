@@ -95,6 +95,7 @@ pub(super) struct TimeoutsTable {
     pub(super) idle: Option<Text<Duration>>,
     pub(super) body_idle: Option<Text<Duration>>,
     pub(super) write_idle: Option<Text<Duration>>,
+    pub(super) linger: Option<Text<Duration>>,
     pub(super) connect: Option<Text<Duration>>,
     pub(super) response: Option<Text<Duration>>,
     pub(super) response_idle: Option<Text<Duration>>,

@@ -116,6 +116,7 @@ pub(crate) async fn run(
         head: settings.limits.head,
         streams_max: settings.limits.streams_max,
         phases: settings.timeouts.phases,
+        linger: settings.timeouts.linger,
         counted,
         stopping,
     };

@@ -74,6 +74,7 @@ pub(super) struct Bounds {
 pub(super) struct Timeouts {
     pub(super) phases: Phases,
     pub(super) body_idle: Duration,
+    pub(super) linger: Duration,
     pub(super) connect: Duration,
     pub(super) response: Duration,
     pub(super) response_idle: Duration,
@@ -302,6 +303,7 @@ impl Timeouts {
                 write_idle: or(&table.write_idle, 30),
             },
             body_idle: or(&table.body_idle, 30),
+            linger: or(&table.linger, 10),
             connect: or(&table.connect, 5),
             response: or(&table.response, 60),
             response_idle: or(&table.response_idle, 60),
