@@ -185,11 +185,17 @@ impl<S: Store> Guarded<S> {
         Ok(())
     }
 
-    async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
+    /// Refuses a key whose age speaks against it. Gives how long that stays so, where it has an end.
+    pub(crate) async fn check_key_age(&self, intent: &Intent) -> Result<Option<Duration>, GuardError> {
+        let policy = &self.of.policy;
         match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
-            Ok(now) => self.judge_key_age(intent, now),
+            Ok(now) => {
+                self.judge_key_age(intent, now)?;
+                let fine_ms = policy.key_format.fine_for_ms(intent.key(), policy.retention, now);
+                Ok(fine_ms.map(Duration::from_millis))
+            }
             // The claim will fail too, and say what the policy makes of it.
-            Err(error) if self.runs_open(&error) => Ok(()),
+            Err(error) if self.runs_open(&error) => Ok(None),
             Err(error) => Err(GuardError::StoreUnavailable(error)),
         }
     }

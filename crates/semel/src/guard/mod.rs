@@ -24,7 +24,7 @@ mod attached;
 mod drain;
 mod flow;
 mod lookup;
-mod minimal;
+pub(crate) mod minimal;
 mod operation;
 pub(crate) mod patience;
 mod renew;

@@ -8,6 +8,7 @@ use http::Method;
 use http::header::HeaderName;
 use http::request::Parts;
 
+use super::failure::Failures;
 use super::headers::{IDEMPOTENCY_KEY, KEPT_HEADERS_BYTES_MAX, is_never_kept};
 use super::key::changes_between_retries;
 use super::layer::IdempotencyLayer;
@@ -18,6 +19,7 @@ use super::rule::Rule;
 use crate::guard::{Guard, PolicyError};
 use crate::intent::identity::OperationError;
 use crate::intent::outcome::OUTCOME_BYTES_MAX;
+use crate::intent::policy::Effect;
 use crate::intent::scope::{Scope, ScopeError};
 use crate::store::Store;
 
@@ -86,6 +88,18 @@ pub enum BuildError {
     ResponseBytesMax {
         /// As given.
         bytes: usize,
+    },
+    /// The handler claims in its own transaction, where the layer cannot do this.
+    #[error(
+        "operation `{operation}`: `{setting}` would do nothing with Effect::Atomic: {why}; leave it out, or choose another effect"
+    )]
+    Atomic {
+        /// Of which operation.
+        operation: String,
+        /// The method of [`Rule`] that set it.
+        setting: &'static str,
+        /// What stands in the way.
+        why: &'static str,
     },
     /// A 202 has to say where to ask.
     #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_at`")]
@@ -235,6 +249,9 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
     if let Some(name) = rule.replay_headers.iter().find(|name| is_never_kept(name)) {
         return Err(BuildError::ReplayHeader(name.clone()));
     }
+    if let Some((_, setting, why)) = without_effect(rule).into_iter().find(|(is_set, ..)| *is_set) {
+        return Err(BuildError::Atomic { operation: named(), setting, why });
+    }
     let bytes = rule.response_bytes_max;
     if bytes > OUTCOME_BYTES_MAX - KEPT_HEADERS_BYTES_MAX {
         return Err(BuildError::ResponseBytesMax { bytes });
@@ -243,6 +260,20 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
         return Err(BuildError::NoStatus { operation: named() });
     }
     Ok(())
+}
+
+/// What is set for an atomic operation although it cannot hold there.
+fn without_effect(rule: &Rule) -> [(bool, &'static str, &'static str); 4] {
+    let atomic = rule.policy.effect == Effect::Atomic;
+    let unseen =
+        "until the handler commits nobody else sees the intent, so a status resource has nothing to show";
+    let by_function = matches!(rule.failures, Failures::By(_));
+    [
+        (atomic && rule.respond_async_after.is_some(), "respond_async_after", unseen),
+        (atomic && rule.accept, "accept", unseen),
+        (atomic && rule.lookup.is_some(), "lookup", "what was committed happened, and nothing else did"),
+        (atomic && by_function, "failures", "what the handler commits is the outcome, whatever its status"),
+    ]
 }
 
 fn tenant(parts: &Parts, name: &HeaderName) -> Result<Scope, BoxError> {
