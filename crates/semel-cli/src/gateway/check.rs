@@ -30,6 +30,7 @@ pub(super) fn document(settings: &Settings) -> Value {
         "streams_max": limits.streams_max,
         "head_bytes_max": limits.head.head_bytes_max,
         "headers_max": limits.head.headers_max,
+        "buffered_bytes_max": limits.buffered_bytes_max,
         "upstream_requests_max": limits.upstream_requests_max,
         "upstream_idle_max": limits.upstream_idle_max,
     });

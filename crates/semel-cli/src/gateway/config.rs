@@ -60,6 +60,7 @@ pub(super) struct LimitsTable {
     pub(super) streams_max: Option<u32>,
     pub(super) head_bytes_max: Option<usize>,
     pub(super) headers_max: Option<usize>,
+    pub(super) buffered_bytes_max: Option<usize>,
     pub(super) upstream_requests_max: Option<usize>,
     pub(super) upstream_idle_max: Option<usize>,
     pub(super) new_intents_per_s: Option<f64>,

@@ -248,6 +248,7 @@ fn layer(
 ) -> Result<IdempotencyLayer<AnyStore>, BuildError> {
     let mut builder = IdempotencyLayer::builder(guard.clone())
         .header(settings.key_header.clone())
+        .buffered_bytes_max(settings.limits.buffered_bytes_max)
         .profile(settings.profile);
     builder = match &settings.scope {
         ScopeOf::SingleTenant => builder.single_tenant(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header::HeaderName;
 use http::uri::{PathAndQuery, Uri};
-use semel::http::{Profile, headers};
+use semel::http::{BUFFERED_BYTES_MAX, Profile, headers};
 use semel::recover::{ReconcileLimits, SweepLimits};
 use semel::store::protect::Protection;
 
@@ -62,6 +62,7 @@ pub(super) struct Bounds {
     pub(super) connections_max: usize,
     pub(super) streams_max: u32,
     pub(super) head: HeadLimits,
+    pub(super) buffered_bytes_max: usize,
     pub(super) upstream_requests_max: usize,
     pub(super) upstream_idle_max: usize,
     pub(super) intents: Option<Rate>,
@@ -259,6 +260,12 @@ impl Bounds {
                 head_bytes_max: positive("head_bytes_max", table.head_bytes_max, 32 << 10, 1 << 20)?,
                 headers_max: positive("headers_max", table.headers_max, 100, HEADERS_MAX)?,
             },
+            buffered_bytes_max: positive(
+                "buffered_bytes_max",
+                table.buffered_bytes_max,
+                BUFFERED_BYTES_MAX,
+                usize::MAX,
+            )?,
             upstream_requests_max: positive(
                 "upstream_requests_max",
                 table.upstream_requests_max,

@@ -166,6 +166,7 @@ fn what_is_wrong_is_said_with_its_line() {
         (format!("{base}[[operation]]\nmatch = \"/a\"\n"), "is no route"),
         (format!("{base}[limits]\nconnections_max = 0\n"), "is not in 1..="),
         (format!("{base}[limits]\nnew_intents_per_s = -1.0\n"), "is no rate"),
+        (format!("{base}[limits]\nbuffered_bytes_max = 1000\n"), "could never be read"),
         (
             "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:Authorization\"\n".to_owned(),
             "gateway.toml:3: the header authorization is no scope: its value changes when a token is refreshed",

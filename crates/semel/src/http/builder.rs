@@ -8,6 +8,7 @@ use http::Method;
 use http::header::HeaderName;
 use http::request::Parts;
 
+use super::budget::{BUFFERED_BYTES_MAX, Budget};
 use super::failure::Failures;
 use super::headers::{IDEMPOTENCY_KEY, KEPT_HEADERS_BYTES_MAX, is_never_kept};
 use super::key::changes_between_retries;
@@ -101,6 +102,18 @@ pub enum BuildError {
         /// What stands in the way.
         why: &'static str,
     },
+    /// A body of that size could never be read.
+    #[error(
+        "buffered_bytes_max is {bytes}, less than the body_bytes_max of operation `{operation}`, {body_bytes_max}: such a body could never be read"
+    )]
+    BufferedBytesMax {
+        /// As given.
+        bytes: usize,
+        /// Of which operation.
+        operation: String,
+        /// As given.
+        body_bytes_max: usize,
+    },
     /// A 202 has to say where to ask.
     #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_at`")]
     NoStatus {
@@ -125,6 +138,7 @@ pub struct Builder<S> {
     rules: Vec<Rule>,
     otherwise: Rule,
     status_at: Option<String>,
+    buffered_bytes_max: usize,
 }
 
 /// What a layer, its services and its status resource share.
@@ -136,6 +150,7 @@ pub(super) struct Shared<S> {
     pub(super) types: String,
     pub(super) operations: Operations<S>,
     pub(super) status_at: Option<String>,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl<S: Store> Builder<S> {
@@ -151,6 +166,7 @@ impl<S: Store> Builder<S> {
             rules: Vec::new(),
             otherwise: Rule::otherwise(),
             status_at: None,
+            buffered_bytes_max: BUFFERED_BYTES_MAX,
         }
     }
 
@@ -221,6 +237,14 @@ impl<S: Store> Builder<S> {
         self
     }
 
+    /// Holds at most this many bytes of request bodies at once, all requests together:
+    /// [`BUFFERED_BYTES_MAX`](super::BUFFERED_BYTES_MAX) unless said here. Beyond that a request is answered with 503
+    /// and `Retry-After`, before anything is claimed. `semel_http_buffered_bytes` says how many are held.
+    pub fn buffered_bytes_max(mut self, bytes: usize) -> Self {
+        self.buffered_bytes_max = bytes;
+        self
+    }
+
     /// The layer, or what is wrong with the settings.
     pub fn build(self) -> Result<IdempotencyLayer<S>, BuildError> {
         if let Some(name) = self.unstable_scope {
@@ -236,16 +260,22 @@ impl<S: Store> Builder<S> {
         }
         for rule in self.rules.iter().chain([&self.otherwise]) {
             check(rule, self.status_at.is_some())?;
+            let (bytes, body_bytes_max) = (self.buffered_bytes_max, rule.body_bytes_max);
+            if bytes < body_bytes_max {
+                return Err(BuildError::BufferedBytesMax { bytes, operation: named(rule), body_bytes_max });
+            }
         }
         let operations = Operations::new(&self.guard, self.rules, self.otherwise, self.methods)?;
         let (guard, header, profile) = (self.guard, self.header, self.profile);
         let (types, status_at) = (self.types, self.status_at);
-        Ok(IdempotencyLayer::new(Shared { guard, scope, header, profile, types, operations, status_at }))
+        let budget = Budget::new(self.buffered_bytes_max, guard.metrics().buffered());
+        let shared = Shared { guard, scope, header, profile, types, operations, status_at, budget };
+        Ok(IdempotencyLayer::new(shared))
     }
 }
 
 fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
-    let named = || rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "otherwise".to_owned());
+    let named = || named(rule);
     if let Some(name) = rule.replay_headers.iter().find(|name| is_never_kept(name)) {
         return Err(BuildError::ReplayHeader(name.clone()));
     }
@@ -260,6 +290,11 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
         return Err(BuildError::NoStatus { operation: named() });
     }
     Ok(())
+}
+
+/// How a message names a rule.
+fn named(rule: &Rule) -> String {
+    rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "otherwise".to_owned())
 }
 
 /// What is set for an atomic operation although it cannot hold there.

@@ -118,6 +118,7 @@ where
     async move {
         let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
         let rule = &prepared.rule;
+        work.body.within(&shared.budget);
         let extent = work.body.fill(rule.body_bytes_max, None).await;
         if let Some(problem) = unread(&extent, rule.body_bytes_max) {
             return Ok(shared.refuse(&problem));

@@ -114,7 +114,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
             match body.fill(rule.response_bytes_max, Some(rule.response_time_max)).await {
                 Extent::Whole => outcome.body = Kept::Kept(body.data().clone()),
                 // Trailers have no place in an outcome, and without them (gRPC's status) the body alone would lie.
-                Extent::Bound | Extent::Trailers => {}
+                Extent::Bound | Extent::Trailers | Extent::Full => {}
                 // The service broke off in the middle of its answer, like a call that broke. No byte of it has left.
                 Extent::Error => {
                     let known = claim.known().or(said);

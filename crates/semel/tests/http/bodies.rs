@@ -11,11 +11,11 @@ use axum::routing::post;
 use futures_util::stream;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use semel::http::Rule;
+use semel::http::{IdempotencyLayer, Rule};
 use semel::store::Store;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
-use semel::{Effect, State};
+use semel::{Effect, Guard, State};
 use tokio::sync::{Notify, mpsc};
 use tower::ServiceExt;
 
@@ -86,6 +86,51 @@ async fn a_request_body_that_breaks_claims_nothing() {
     let got = call(&app, payment("k", Body::from_stream(broken))).await;
     assert_eq!((got.status, got.code().as_str()), (400, "IDEMPOTENCY_BODY_UNREADABLE"));
     assert!(record(&store, "k").await.is_none() && effects.count() == 0);
+}
+
+/// Each body is small enough; all of them together are not.
+#[tokio::test]
+async fn bodies_that_are_held_at_once_have_a_bound_together() {
+    let (store, effects) = (Clock::new().store(), Effects::default());
+    let bounded = || payments().body_bytes_max(1_000);
+    let guard = Guard::new(store.clone());
+    let layer = IdempotencyLayer::builder(guard.clone())
+        .scope_header("x-tenant-id".parse().unwrap())
+        .rule(bounded())
+        .otherwise(Rule::otherwise().body_bytes_max(1_000))
+        .buffered_bytes_max(1_500)
+        .build()
+        .unwrap();
+    let metrics = guard.metrics().clone();
+    let shows = |line: &str| {
+        assert!(metrics.render().lines().any(|have| have == line), "{line}\n{}", metrics.render())
+    };
+    let app = app(layer, &effects, charged);
+    let (sender, coming) = mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let coming = stream::unfold(coming, |mut coming| async move { Some((coming.recv().await?, coming)) });
+    let first = tokio::spawn({
+        let (app, body) = (app.clone(), Body::from_stream(coming));
+        async move { call(&app, payment("k1", body)).await }
+    });
+    // It is being read: its length is not known, so as much is taken as it may have.
+    sender.send(Ok(Bytes::from("[1"))).await.unwrap();
+    sender.send(Ok(Bytes::from(", 2"))).await.unwrap();
+    while !metrics.render().contains("semel_http_buffered_bytes 1000") {
+        tokio::task::yield_now().await;
+    }
+    let refused = call(&app, payment("k2", vec![b' '; 600])).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "IDEMPOTENCY_BUSY"));
+    assert_eq!((refused.header("retry-after"), refused.header("x-should-retry")), ("1", "true"));
+    assert!(record(&store, "k2").await.is_none());
+    shows("semel_http_buffer_refused_total 1");
+    assert_eq!(call(&app, payment("k3", vec![b' '; 400])).await.status, 201);
+    assert_eq!(call(&app, payment("k4", "")).await.status, 201, "no body needs no room");
+    sender.send(Ok(Bytes::from("]"))).await.unwrap();
+    drop(sender);
+    assert_eq!(first.await.unwrap().status, 201);
+    shows("semel_http_buffered_bytes 0");
+    assert_eq!(call(&app, payment("k2", vec![b' '; 600])).await.status, 201);
+    assert_eq!(effects.count(), 4);
 }
 
 #[tokio::test]
