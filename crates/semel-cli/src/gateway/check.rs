@@ -92,6 +92,9 @@ pub(super) fn document(settings: &Settings) -> Value {
         "protect": protect,
         "operation": operations,
     });
+    if let Some(secret) = &settings.status_secret {
+        document["status_secret"] = secret.source.to_string().into();
+    }
     if let Some(cache) = &settings.cache {
         document["cache"] = without_password(cache).into();
     }

@@ -35,6 +35,7 @@ pub(super) struct File {
     pub(super) shadow: Option<bool>,
     pub(super) log: Option<Text<Level>>,
     pub(super) status_path: Option<String>,
+    pub(super) status_secret: Option<Text<KeySource>>,
     pub(super) trusted_proxies: Option<Vec<String>>,
     pub(super) scope: ScopeTable,
     pub(super) limits: LimitsTable,

@@ -262,6 +262,9 @@ fn layer(
     };
     if accepts {
         builder = builder.status_at(&settings.status_path);
+        if let Some(secret) = &settings.status_secret {
+            builder = builder.status_secrets(&secret.secrets);
+        }
     }
     if settings.require_key {
         builder = builder.otherwise(Rule::otherwise().key(KeyRule::Required));

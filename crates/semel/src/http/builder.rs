@@ -17,6 +17,7 @@ use super::operations::Operations;
 use super::problem::TYPES;
 use super::profile::Profile;
 use super::rule::Rule;
+use super::status_token::{SECRET_BYTES_MIN, SECRETS_MAX, Tokens};
 use crate::guard::{Guard, PolicyError};
 use crate::intent::identity::OperationError;
 use crate::intent::outcome::OUTCOME_BYTES_MAX;
@@ -120,6 +121,12 @@ pub enum BuildError {
         /// Of which operation.
         operation: String,
     },
+    /// See [`Builder::status_secrets`].
+    #[error("status_secrets: {why}")]
+    StatusSecrets {
+        /// What is wrong with them.
+        why: String,
+    },
     /// Not the beginning of a path.
     #[error("`{0}` is no place for the status resource; write it as `/intents`")]
     StatusAt(String),
@@ -138,6 +145,7 @@ pub struct Builder<S> {
     rules: Vec<Rule>,
     otherwise: Rule,
     status_at: Option<String>,
+    status_secrets: Vec<Vec<u8>>,
     buffered_bytes_max: usize,
 }
 
@@ -150,6 +158,7 @@ pub(super) struct Shared<S> {
     pub(super) types: String,
     pub(super) operations: Operations<S>,
     pub(super) status_at: Option<String>,
+    pub(super) tokens: Tokens,
     pub(super) budget: Arc<Budget>,
 }
 
@@ -166,6 +175,7 @@ impl<S: Store> Builder<S> {
             rules: Vec::new(),
             otherwise: Rule::otherwise(),
             status_at: None,
+            status_secrets: Vec::new(),
             buffered_bytes_max: BUFFERED_BYTES_MAX,
         }
     }
@@ -231,9 +241,19 @@ impl<S: Store> Builder<S> {
     }
 
     /// Where [`status_service`](IdempotencyLayer::status_service) is mounted, as clients see it: a 202 points
-    /// to `{path}/{intent}`.
+    /// to `{path}/{intent}.{token}`.
     pub fn status_at(mut self, path: &str) -> Self {
         self.status_at = Some(path.to_owned());
+        self
+    }
+
+    /// The secrets that the addresses of status resources are signed with, of at least 16 bytes each: the first one
+    /// signs, and all of them are accepted, so that they can be changed. Give the same to every instance.
+    ///
+    /// Without one the layer draws a secret of its own. Then an address is good for the process that gave it, and until
+    /// that ends; every other one answers 404, and a client sends its original request again.
+    pub fn status_secrets(mut self, secrets: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        self.status_secrets = secrets.into_iter().map(|secret| secret.as_ref().to_vec()).collect();
         self
     }
 
@@ -265,11 +285,13 @@ impl<S: Store> Builder<S> {
                 return Err(BuildError::BufferedBytesMax { bytes, operation: named(rule), body_bytes_max });
             }
         }
+        let accepts = self.rules.iter().chain([&self.otherwise]).any(|rule| rule.accept);
+        let tokens = tokens(self.status_secrets, accepts)?;
         let operations = Operations::new(&self.guard, self.rules, self.otherwise, self.methods)?;
         let (guard, header, profile) = (self.guard, self.header, self.profile);
         let (types, status_at) = (self.types, self.status_at);
         let budget = Budget::new(self.buffered_bytes_max, guard.metrics().buffered());
-        let shared = Shared { guard, scope, header, profile, types, operations, status_at, budget };
+        let shared = Shared { guard, scope, header, profile, types, operations, status_at, tokens, budget };
         Ok(IdempotencyLayer::new(shared))
     }
 }
@@ -290,6 +312,27 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
         return Err(BuildError::NoStatus { operation: named() });
     }
     Ok(())
+}
+
+fn tokens(secrets: Vec<Vec<u8>>, accepts: bool) -> Result<Tokens, BuildError> {
+    if secrets.len() > SECRETS_MAX {
+        let why = format!("{} secrets are more than {SECRETS_MAX}", secrets.len());
+        return Err(BuildError::StatusSecrets { why });
+    }
+    if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
+        let why =
+            format!("a secret of {} bytes is too short, give it at least {SECRET_BYTES_MIN}", secret.len());
+        return Err(BuildError::StatusSecrets { why });
+    }
+    if !secrets.is_empty() {
+        return Ok(Tokens::new(secrets));
+    }
+    if accepts {
+        tracing::info!(
+            "status_secrets are not set: what a 202 points to is answered by this process only, and until it ends"
+        );
+    }
+    Ok(Tokens::random())
 }
 
 /// How a message names a rule.

@@ -36,7 +36,7 @@
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
 //! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
 //! | `atomic` | the claim in the handler's own transaction, for [`Effect::Atomic`](crate::Effect::Atomic) |
-//! | `status` | [`StatusService`]: where a 202 points to |
+//! | `status`, `status_token` | [`StatusService`]: where a 202 points to, and who may ask there |
 //! | `client` | the other end: keys and retries (feature `client`) |
 //!
 //! What clients are promised is in `docs/http-contract.md`.
@@ -85,6 +85,7 @@ mod route;
 mod rule;
 mod service;
 mod status;
+mod status_token;
 mod work;
 
 #[cfg(feature = "axum")]

@@ -237,7 +237,8 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn accepted(&self, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-        respond::accepted(self.status_at.as_deref(), id, retry_after)
+        let place = self.status_at.as_ref().map(|status_at| format!("{status_at}/{}", self.tokens.place(id)));
+        respond::accepted(place, retry_after)
     }
 
     /// The first caller gets the response as the service gave it, with what could not be done for it.

@@ -59,6 +59,10 @@ fn rules_that_cannot_hold_are_refused() {
     for bad in ["intents", "/intents/", "/in tents"] {
         assert!(matches!(refused(tenant().status_at(bad)), BuildError::StatusAt(_)), "{bad}");
     }
+    for bad in [vec!["short"], vec!["a secret of this service"; 9]] {
+        let builder = tenant().status_secrets(bad);
+        assert!(matches!(refused(builder), BuildError::StatusSecrets { .. }));
+    }
     let too_small = tenant().rule(rule().body_bytes_max(2 << 20)).buffered_bytes_max(1 << 20);
     assert!(matches!(refused(too_small), BuildError::BufferedBytesMax { .. }));
     assert!(tenant().rule(rule().accept().key(KeyRule::Optional)).status_at("/intents").build().is_ok());
