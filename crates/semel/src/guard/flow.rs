@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
 use super::attached::Attached;
+use super::lease_time::Begun;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::patience::{at_once, within};
@@ -94,7 +95,7 @@ impl<S: Store> Guarded<S> {
             let mut met = None;
             // The ways that wait are boxed: else every call would carry the room they need.
             loop {
-                let asked = Instant::now();
+                let asked = self.begin();
                 let (claimed, given_back) = match self.claim(&claim).await {
                     Ok(Asked { claimed, given_back }) => (Ok(claimed), given_back),
                     Err(error) => (Err(error), false),
@@ -105,7 +106,7 @@ impl<S: Store> Guarded<S> {
                     claim.owner = Owner::random();
                 }
                 match claimed {
-                    Ok(Claimed::Run(ticket)) if asked.elapsed() < self.of.policy.lease => {
+                    Ok(Claimed::Run(ticket)) if self.since(&asked) < self.of.policy.lease => {
                         if self.of.policy.key_format != KeyFormat::Any {
                             Box::pin(self.check_key_age_when_claimed(&claim, &ticket)).await?;
                         }
@@ -410,7 +411,7 @@ impl<S: Store> Guarded<S> {
     /// A claim that is lost does not end the work: what it does cannot be taken back, and its outcome may still be the
     /// first to arrive. But where a lookup may say "not applied" once the settle delay is over, opaque work is dropped
     /// at once, so that the whole delay is there for a call it has sent. The lease is looked at first: a process that
-    /// stood still does not send one more.
+    /// stood still, or whose machine slept, does not send one more.
     async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
         let lost = self.keep_lease(held.ticket, held.asked);
         if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
@@ -490,7 +491,7 @@ impl Wait {
 #[derive(Clone, Copy)]
 struct Held {
     ticket: Ticket,
-    asked: Instant,
+    asked: Begun,
 }
 
 enum Ran<T> {
