@@ -30,6 +30,7 @@ pub(super) fn document(settings: &Settings) -> Value {
         "streams_max": limits.streams_max,
         "head_bytes_max": limits.head.head_bytes_max,
         "headers_max": limits.head.headers_max,
+        "buffered_bytes_max": limits.buffered_bytes_max,
         "upstream_requests_max": limits.upstream_requests_max,
         "upstream_idle_max": limits.upstream_idle_max,
     });
@@ -73,6 +74,7 @@ pub(super) fn document(settings: &Settings) -> Value {
             "idle": exact(timeouts.phases.idle),
             "write_idle": exact(timeouts.phases.write_idle),
             "body_idle": exact(timeouts.body_idle),
+            "linger": exact(timeouts.linger),
             "connect": exact(timeouts.connect),
             "response": exact(timeouts.response),
             "response_idle": exact(timeouts.response_idle),
@@ -90,6 +92,9 @@ pub(super) fn document(settings: &Settings) -> Value {
         "protect": protect,
         "operation": operations,
     });
+    if let Some(secret) = &settings.status_secret {
+        document["status_secret"] = secret.source.to_string().into();
+    }
     if let Some(cache) = &settings.cache {
         document["cache"] = without_password(cache).into();
     }

@@ -47,6 +47,8 @@ pub(super) struct Serving {
     pub(super) head: HeadLimits,
     pub(super) streams_max: u32,
     pub(super) phases: Phases,
+    /// How long what a client still sends is read after its last answer.
+    pub(super) linger: Duration,
     pub(super) counted: Counted,
     /// True when the gateway stops.
     pub(super) stopping: watch::Receiver<bool>,
@@ -95,8 +97,8 @@ async fn connection(serving: Serving, mut stream: TcpStream, peer: SocketAddr, p
     let peer = Peer::new(peer.ip(), serving.trusted.trusts(peer.ip()));
     let calls = Calls { edge: Arc::clone(&serving.edge), pulse: Arc::clone(&pulse), peer };
     let inspector = (!is_http2).then(|| Inspector::new(head));
-    let wire =
-        Wire::new(stream, &begun, inspector, head.headers_max, Arc::clone(&pulse), serving.counted.clone());
+    let (seen, counted) = (Arc::clone(&pulse), serving.counted.clone());
+    let wire = Wire::new(stream, &begun, inspector, head.headers_max, serving.linger, seen, counted);
     drop(begun);
     if is_http2 {
         pulse.head_whole();

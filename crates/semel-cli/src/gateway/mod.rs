@@ -116,6 +116,7 @@ pub(crate) async fn run(
         head: settings.limits.head,
         streams_max: settings.limits.streams_max,
         phases: settings.timeouts.phases,
+        linger: settings.timeouts.linger,
         counted,
         stopping,
     };
@@ -247,6 +248,7 @@ fn layer(
 ) -> Result<IdempotencyLayer<AnyStore>, BuildError> {
     let mut builder = IdempotencyLayer::builder(guard.clone())
         .header(settings.key_header.clone())
+        .buffered_bytes_max(settings.limits.buffered_bytes_max)
         .profile(settings.profile);
     builder = match &settings.scope {
         ScopeOf::SingleTenant => builder.single_tenant(),
@@ -260,6 +262,9 @@ fn layer(
     };
     if accepts {
         builder = builder.status_at(&settings.status_path);
+        if let Some(secret) = &settings.status_secret {
+            builder = builder.status_secrets(&secret.secrets);
+        }
     }
     if settings.require_key {
         builder = builder.otherwise(Rule::otherwise().key(KeyRule::Required));

@@ -100,7 +100,7 @@ fn document() -> Value {
                         "name": "intent",
                         "in": "path",
                         "required": true,
-                        "schema": { "type": "string", "pattern": "^[0-9a-f]{64}$" },
+                        "schema": { "type": "string", "pattern": "^[0-9a-f]{64}\\.[0-9a-f]{32}$" },
                     }],
                     "responses": {
                         "default": { "$ref": "#/components/responses/Answer" },

@@ -1,11 +1,12 @@
 //! What holds in the end: the file, overridden by the environment, overridden by flags.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::header::HeaderName;
 use http::uri::{PathAndQuery, Uri};
-use semel::http::{Profile, headers};
+use semel::http::{BUFFERED_BYTES_MAX, Profile, headers};
 use semel::recover::{ReconcileLimits, SweepLimits};
 use semel::store::protect::Protection;
 
@@ -37,6 +38,7 @@ pub(super) struct Settings {
     pub(super) shadow: bool,
     pub(super) log: Level,
     pub(super) status_path: String,
+    pub(super) status_secret: Option<StatusSecret>,
     pub(super) trusted_proxies: Vec<String>,
     pub(super) trusted: Trusted,
     pub(super) scope: ScopeOf,
@@ -47,6 +49,33 @@ pub(super) struct Settings {
     pub(super) recover: Recover,
     pub(super) protect: Protect,
     pub(super) operations: Vec<Operation>,
+}
+
+/// What the addresses of status resources are signed with.
+#[derive(Clone)]
+pub(super) struct StatusSecret {
+    pub(super) source: KeySource,
+    /// The first one signs, all are accepted.
+    pub(super) secrets: Vec<String>,
+    warning: Option<String>,
+}
+
+impl StatusSecret {
+    fn new(source: &KeySource) -> Result<Self, String> {
+        let (text, warning) = source.text("status_secret")?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let secrets: Vec<String> = lines.map(str::to_owned).collect();
+        if secrets.is_empty() {
+            return Err(format!("status_secret: there is no secret in {source}"));
+        }
+        Ok(Self { source: source.clone(), secrets, warning })
+    }
+}
+
+impl fmt::Debug for StatusSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusSecret").field("source", &self.source).finish_non_exhaustive()
+    }
 }
 
 /// Whose requests these are.
@@ -62,6 +91,7 @@ pub(super) struct Bounds {
     pub(super) connections_max: usize,
     pub(super) streams_max: u32,
     pub(super) head: HeadLimits,
+    pub(super) buffered_bytes_max: usize,
     pub(super) upstream_requests_max: usize,
     pub(super) upstream_idle_max: usize,
     pub(super) intents: Option<Rate>,
@@ -74,6 +104,7 @@ pub(super) struct Bounds {
 pub(super) struct Timeouts {
     pub(super) phases: Phases,
     pub(super) body_idle: Duration,
+    pub(super) linger: Duration,
     pub(super) connect: Duration,
     pub(super) response: Duration,
     pub(super) response_idle: Duration,
@@ -138,6 +169,8 @@ impl Settings {
         if !is_path || status_path.parse::<PathAndQuery>().is_err() {
             return Err(usage(format!("status_path {status_path:?} is no path such as /.semel/intents")));
         }
+        let status_secret = file.status_secret.map(|Text(source)| StatusSecret::new(&source));
+        let status_secret = status_secret.transpose().map_err(usage)?;
         let shadow = args.shadow.or(file.shadow).unwrap_or(false);
         // Whoever only watches leaves nothing behind unless asked to.
         let default_store = if shadow { "memory:" } else { STORE_DEFAULT };
@@ -171,6 +204,7 @@ impl Settings {
                 .or(file.log.map(|Text(l)| l))
                 .unwrap_or(Level(tracing::Level::INFO)),
             status_path,
+            status_secret,
             trusted_proxies,
             trusted,
             scope,
@@ -197,6 +231,15 @@ impl Settings {
     /// What is allowed, and what a person should know all the same.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<String> = self.protect.warning.iter().cloned().collect();
+        match &self.status_secret {
+            Some(secret) => warnings.extend(secret.warning.clone()),
+            None if self.operations.iter().any(|operation| operation.duplicates.accept) => warnings.push(
+                "status_secret is not set: what a 202 points to is answered by this process only, and until it ends; \
+                 other instances answer 404. Give all of them the same: status_secret = \"file:PATH\" or \"env:NAME\""
+                    .to_owned(),
+            ),
+            None => {}
+        }
         for operation in &self.operations {
             warnings.extend(operation.warnings(self.keep_host));
         }
@@ -258,6 +301,12 @@ impl Bounds {
                 head_bytes_max: positive("head_bytes_max", table.head_bytes_max, 32 << 10, 1 << 20)?,
                 headers_max: positive("headers_max", table.headers_max, 100, HEADERS_MAX)?,
             },
+            buffered_bytes_max: positive(
+                "buffered_bytes_max",
+                table.buffered_bytes_max,
+                BUFFERED_BYTES_MAX,
+                usize::MAX,
+            )?,
             upstream_requests_max: positive(
                 "upstream_requests_max",
                 table.upstream_requests_max,
@@ -302,6 +351,7 @@ impl Timeouts {
                 write_idle: or(&table.write_idle, 30),
             },
             body_idle: or(&table.body_idle, 30),
+            linger: or(&table.linger, 10),
             connect: or(&table.connect, 5),
             response: or(&table.response, 60),
             response_idle: or(&table.response_idle, 60),

@@ -84,6 +84,11 @@ impl Inspector {
         matches!(&self.state, State::Head(head) if !head.is_empty())
     }
 
+    /// The last request has come to its end, and no other has begun.
+    pub(super) fn is_between(&self) -> bool {
+        matches!(&self.state, State::Head(head) if head.is_empty())
+    }
+
     /// Takes what came and passes on to `out` what may be read. After a refusal nothing is passed on any more.
     pub(super) fn feed(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
         while !bytes.is_empty() {

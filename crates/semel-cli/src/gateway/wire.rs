@@ -1,21 +1,27 @@
 //! A client's connection as hyper sees it: read along, and marked.
 
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep};
 
 use super::metrics::Counted;
-use super::pulse::Pulse;
+use super::pulse::{Busy, Pulse};
 use super::smuggling::{Inspector, Refusal};
 
 /// Read at a time. On the stack: an idle connection holds no buffer.
 const PIECE_BYTES: usize = 16 << 10;
+
+/// How long a client may pause before what it still sends is not waited for any more.
+const LINGER_IDLE: Duration = Duration::from_secs(5);
 
 /// What hyper answers with 400, and closes.
 const REFUSED: &[u8] = b"\0\r\n\r\n";
@@ -33,6 +39,25 @@ pub(super) struct Wire {
     readable: Vec<u8>,
     read: usize,
     refused: bool,
+    /// Longest that is lingered.
+    linger: Duration,
+    closing: Closing,
+}
+
+/// How far the end of a connection has come.
+enum Closing {
+    /// It is in use.
+    Open,
+    /// The way there is closed; what still comes is thrown away.
+    Lingers(Box<Lingers>),
+    Closed,
+}
+
+struct Lingers {
+    until: Instant,
+    sleep: Pin<Box<Sleep>>,
+    /// The connection is not quiet yet.
+    _busy: Busy,
 }
 
 impl Wire {
@@ -42,11 +67,13 @@ impl Wire {
         begun: &[u8],
         inspector: Option<Inspector>,
         headers_max: usize,
+        linger: Duration,
         pulse: Arc<Pulse>,
         counted: Counted,
     ) -> Self {
-        let (readable, read, refused) = (Vec::new(), 0, false);
-        let mut wire = Self { stream, inspector, headers_max, pulse, counted, readable, read, refused };
+        let (readable, read, refused, closing) = (Vec::new(), 0, false, Closing::Open);
+        let mut wire =
+            Self { stream, inspector, headers_max, pulse, counted, readable, read, refused, linger, closing };
         wire.take(begun);
         wire
     }
@@ -77,6 +104,33 @@ impl Wire {
                 self.readable.extend_from_slice(b"\r\n");
             }
             _ => self.readable.extend_from_slice(REFUSED),
+        }
+    }
+}
+
+impl Wire {
+    /// The client is in the middle of something, or has sent more than was read.
+    fn is_sending(&self) -> bool {
+        let between = self.inspector.as_ref().is_none_or(Inspector::is_between);
+        self.refused || !between || self.read < self.readable.len()
+    }
+
+    /// Reads and throws away what still comes, until the client has closed its side or time is up.
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Closing::Lingers(lingers) = &mut self.closing else { return Poll::Ready(()) };
+        loop {
+            if lingers.sleep.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let mut piece = [MaybeUninit::uninit(); PIECE_BYTES];
+            let mut into = ReadBuf::uninit(&mut piece);
+            match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut into)) {
+                Ok(()) if !into.filled().is_empty() => {
+                    let next = (Instant::now() + LINGER_IDLE).min(lingers.until);
+                    lingers.sleep.as_mut().reset(next);
+                }
+                _ => return Poll::Ready(()),
+            }
         }
     }
 }
@@ -149,7 +203,24 @@ impl Write for Wire {
         Pin::new(&mut self.get_mut().stream).poll_flush(cx)
     }
 
+    /// Closes the way there at once, so that the client sees its answer and the end of it. To close the way back while
+    /// the client still sends would reset the connection, and the client would lose the answer: most send all of a
+    /// request before they read.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+        let this = self.get_mut();
+        if let Closing::Open = this.closing {
+            ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
+            this.closing = if this.is_sending() {
+                let until = Instant::now() + this.linger;
+                let first = (Instant::now() + LINGER_IDLE).min(until);
+                let sleep = Box::pin(tokio::time::sleep_until(first));
+                Closing::Lingers(Box::new(Lingers { until, sleep, _busy: this.pulse.busy() }))
+            } else {
+                Closing::Closed
+            };
+        }
+        ready!(this.poll_discard(cx));
+        this.closing = Closing::Closed;
+        Poll::Ready(Ok(()))
     }
 }

@@ -172,6 +172,46 @@ fn whoever_is_slow_is_closed_and_others_are_served_meanwhile() {
     assert_eq!(slow.join().unwrap().status, 201);
 }
 
+/// Most clients send all of a request before they look for its answer.
+#[test]
+fn a_body_over_the_limit_is_answered_although_the_client_sends_on() {
+    const BODY: usize = 16 << 20;
+    let (_place, upstream, gateway) = plain(&[]);
+    let head = "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\n";
+    let length = format!("{head}Content-Length: {BODY}\r\n\r\n{}", "x".repeat(BODY));
+    let chunk = format!("{:x}\r\n{}\r\n", BODY / 4, "x".repeat(BODY / 4));
+    let chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{}0\r\n\r\n", chunk.repeat(4));
+    let refused =
+        format!("{head}X: {}\r\nContent-Length: {BODY}\r\n\r\n{}", "x".repeat(40 << 10), "x".repeat(BODY));
+    for (name, bytes, status, code) in [
+        ("length", length, 413, "IDEMPOTENCY_BODY_TOO_LARGE"),
+        ("chunked", chunked, 413, "IDEMPOTENCY_BODY_TOO_LARGE"),
+        ("a head that is too large", refused, 431, ""),
+    ] {
+        let mut connection = Connection::open(gateway.addr);
+        if let Err(error) = connection.try_write(bytes) {
+            panic!("{name}: {error}");
+        }
+        let answer = connection.answer().unwrap_or_else(|| panic!("{name}: no answer"));
+        assert_eq!((answer.status, answer.code()), (status, code), "{name}");
+        assert!(connection.is_closed(), "{name}");
+    }
+    assert_eq!(upstream.seen().len(), 0);
+}
+
+#[test]
+fn whoever_never_stops_sending_is_closed() {
+    let (_place, _upstream, gateway) = configured(&["--single-tenant"], "[timeouts]\nlinger = \"1s\"\n");
+    let mut connection = Connection::open(gateway.addr);
+    let head =
+        "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nContent-Length: 1000000000000\r\n\r\n";
+    connection.write(head);
+    assert_eq!(connection.answer().unwrap().status, 413);
+    // Until the other side does not take it any more.
+    while connection.try_write([b'x'; 1 << 10]).is_ok() {}
+    gateway.wait_for_metric("semel_gateway_connections 0");
+}
+
 #[test]
 fn pipelined_requests_are_answered_in_their_order() {
     let (_place, upstream, gateway) = plain(&[]);

@@ -60,6 +60,11 @@ impl Connection {
         let _ = self.reader.get_mut().write_all(bytes.as_ref());
     }
 
+    /// The same, and what became of it.
+    pub(crate) fn try_write(&mut self, bytes: impl AsRef<[u8]>) -> std::io::Result<()> {
+        self.reader.get_mut().write_all(bytes.as_ref())
+    }
+
     /// Closes the way there; the way back stays open.
     pub(crate) fn no_more(&mut self) {
         self.reader.get_mut().shutdown(std::net::Shutdown::Write).unwrap();

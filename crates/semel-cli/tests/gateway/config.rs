@@ -166,6 +166,12 @@ fn what_is_wrong_is_said_with_its_line() {
         (format!("{base}[[operation]]\nmatch = \"/a\"\n"), "is no route"),
         (format!("{base}[limits]\nconnections_max = 0\n"), "is not in 1..="),
         (format!("{base}[limits]\nnew_intents_per_s = -1.0\n"), "is no rate"),
+        (format!("{base}[limits]\nbuffered_bytes_max = 1000\n"), "could never be read"),
+        (format!("status_secret = \"a secret\"\n{base}"), "keys are named, not given, and so are secrets"),
+        (
+            format!("status_secret = \"env:SEMEL_NOT_THERE\"\n{base}"),
+            "the environment has no SEMEL_NOT_THERE",
+        ),
         (
             "upstream = \"http://127.0.0.1:1\"\n[scope]\ntenant = \"header:Authorization\"\n".to_owned(),
             "gateway.toml:3: the header authorization is no scope: its value changes when a token is refreshed",

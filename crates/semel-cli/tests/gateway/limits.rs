@@ -1,6 +1,6 @@
 //! How much one tenant, and one key, may ask for.
 
-use crate::client::send;
+use crate::client::{Connection, send};
 use crate::gateway::configured;
 
 const TENANT: &str = "[scope]\ntenant = \"header:X-Tenant-Id\"\n";
@@ -64,4 +64,29 @@ fn weak_keys_are_refused_where_an_operation_says_so() {
     assert_eq!((weak.status, weak.code()), (400, "IDEMPOTENCY_KEY_INVALID"));
     assert_eq!(gateway.post("/pay", "0199a3c2-7d4e-7c31-9f0a-5b2e8c6d4f10", "x").status, 201);
     assert_eq!(gateway.post("/else", "order-1", "x").status, 201, "other operations have their own rule");
+}
+
+/// Each body is small enough; all of them together are not.
+#[test]
+fn bodies_that_are_held_at_once_have_a_bound_together() {
+    const BODY: usize = 600_000;
+    let config = format!("[scope]\nsingle_tenant = true\n[limits]\nbuffered_bytes_max = {}\n", 1 << 20);
+    let (_place, upstream, gateway) = configured(&[], &config);
+    let body = "x".repeat(BODY);
+    let mut slow = Connection::open(gateway.addr);
+    slow.write(format!(
+        "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k-1\r\nContent-Length: {BODY}\r\n\r\n"
+    ));
+    slow.write(&body[..BODY - 1]);
+    gateway.wait_for_metric(&format!("semel_http_buffered_bytes {BODY}"));
+    let refused = gateway.post("/pay", "k-2", &body);
+    assert_eq!((refused.status, refused.code()), (503, "IDEMPOTENCY_BUSY"));
+    assert_eq!((refused.header("retry-after"), refused.header("x-should-retry")), (Some("1"), Some("true")));
+    gateway.wait_for_metric("semel_http_buffer_refused_total 1");
+    assert_eq!(gateway.post("/pay", "k-3", "small").status, 201);
+    slow.write("x");
+    assert_eq!(slow.answer().unwrap().status, 201);
+    gateway.wait_for_metric("semel_http_buffered_bytes 0");
+    assert_eq!(gateway.post("/pay", "k-2", &body).status, 201);
+    assert_eq!(upstream.effects("k-2"), 1);
 }

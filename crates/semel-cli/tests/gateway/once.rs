@@ -110,8 +110,43 @@ fn a_duplicate_may_wait_or_be_given_an_address_to_ask() {
     first.join().unwrap();
     let result = send(addr, "GET", &place, &[], "");
     assert_eq!((result.status, result.text().as_str()), (201, "slow"));
-    assert_eq!(send(addr, "GET", &format!("/.semel/intents/{}", "0".repeat(64)), &[], "").status, 404);
+    // Without its token it is not there.
+    let (id, _) = place.rsplit_once('.').unwrap();
+    for made_up in [id.to_owned(), format!("{id}.{}", "0".repeat(32))] {
+        let answer = send(addr, "GET", &made_up, &[], "");
+        assert_eq!((answer.status, answer.code()), (404, "IDEMPOTENCY_INTENT_NOT_FOUND"), "{made_up}");
+    }
     assert_eq!(upstream.seen().len(), 2, "the status resource is the gateway's own");
+}
+
+#[test]
+fn the_address_in_a_202_outlives_the_gateway_that_gave_it() {
+    let (place, upstream) = (Place::new(), Upstream::start());
+    let secret = place.file("status.secret");
+    std::fs::write(&secret, "a secret of this service\n").unwrap();
+    let config = |more: &str| {
+        format!(
+            "{more}[scope]\nsingle_tenant = true\n[[operation]]\nmatch = \"PUT /slow\"\nin_flight = \"accept\"\n"
+        )
+    };
+    let signed = config(&format!("status_secret = \"file:{}\"\n", secret.display()));
+    let gateway = place.start(&upstream, &[], &signed);
+    let addr = gateway.addr;
+    let put = move || send(addr, "PUT", "/slow", &[("Idempotency-Key", "k-1")], "x");
+    let first = std::thread::spawn(put);
+    upstream.wait_for(1);
+    let accepted = put();
+    let address = accepted.header("location").unwrap().to_owned();
+    upstream.open();
+    assert_eq!(first.join().unwrap().status, 201);
+    drop(gateway.stop());
+    for (config, status) in [(&signed, 201), (&config(""), 404)] {
+        let gateway = place.start(&upstream, &[], config);
+        assert_eq!(send(gateway.addr, "GET", &address, &[], "").status, status);
+        let finished = gateway.stop();
+        let warned = finished.stderr.iter().any(|line| line.contains("status_secret is not set"));
+        assert_eq!(warned, status == 404, "{:?}", finished.stderr);
+    }
 }
 
 #[test]

@@ -233,6 +233,12 @@ fn answer(seen: &Seen, shared: &Shared, reader: &mut impl BufRead, out: &mut Tcp
             let _ = out.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf");
             return false;
         }
+        "/half-applied" => {
+            effect();
+            let head = "HTTP/1.1 200 OK\r\nIdempotency-Effect: applied\r\nContent-Length: 10\r\n\r\nhalf";
+            let _ = out.write_all(head.as_bytes());
+            return false;
+        }
         "/never" => {
             effect();
             let _ = reader.read(&mut [0]);

@@ -13,6 +13,7 @@ use tracing::Instrument;
 
 use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
 use super::attached::Attached;
+use super::lease_time::Begun;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::patience::{at_once, within};
@@ -94,7 +95,7 @@ impl<S: Store> Guarded<S> {
             let mut met = None;
             // The ways that wait are boxed: else every call would carry the room they need.
             loop {
-                let asked = Instant::now();
+                let asked = self.begin();
                 let (claimed, given_back) = match self.claim(&claim).await {
                     Ok(Asked { claimed, given_back }) => (Ok(claimed), given_back),
                     Err(error) => (Err(error), false),
@@ -105,7 +106,7 @@ impl<S: Store> Guarded<S> {
                     claim.owner = Owner::random();
                 }
                 match claimed {
-                    Ok(Claimed::Run(ticket)) if asked.elapsed() < self.of.policy.lease => {
+                    Ok(Claimed::Run(ticket)) if self.since(&asked) < self.of.policy.lease => {
                         if self.of.policy.key_format != KeyFormat::Any {
                             Box::pin(self.check_key_age_when_claimed(&claim, &ticket)).await?;
                         }
@@ -185,11 +186,17 @@ impl<S: Store> Guarded<S> {
         Ok(())
     }
 
-    async fn check_key_age(&self, intent: &Intent) -> Result<(), GuardError> {
+    /// Refuses a key whose age speaks against it. Gives how long that stays so, where it has an end.
+    pub(crate) async fn check_key_age(&self, intent: &Intent) -> Result<Option<Duration>, GuardError> {
+        let policy = &self.of.policy;
         match self.ask(Phase::Read, pin!(self.of.guard.inner.store.now())).await {
-            Ok(now) => self.judge_key_age(intent, now),
+            Ok(now) => {
+                self.judge_key_age(intent, now)?;
+                let fine_ms = policy.key_format.fine_for_ms(intent.key(), policy.retention, now);
+                Ok(fine_ms.map(Duration::from_millis))
+            }
             // The claim will fail too, and say what the policy makes of it.
-            Err(error) if self.runs_open(&error) => Ok(()),
+            Err(error) if self.runs_open(&error) => Ok(None),
             Err(error) => Err(GuardError::StoreUnavailable(error)),
         }
     }
@@ -404,7 +411,7 @@ impl<S: Store> Guarded<S> {
     /// A claim that is lost does not end the work: what it does cannot be taken back, and its outcome may still be the
     /// first to arrive. But where a lookup may say "not applied" once the settle delay is over, opaque work is dropped
     /// at once, so that the whole delay is there for a call it has sent. The lease is looked at first: a process that
-    /// stood still does not send one more.
+    /// stood still, or whose machine slept, does not send one more.
     async fn keeping_lease<T>(&self, mut work: impl Future<Output = Ran<T>> + Unpin, held: &Held) -> Ran<T> {
         let lost = self.keep_lease(held.ticket, held.asked);
         if self.of.lookup.is_some() && !self.of.policy.effect.may_rerun() {
@@ -484,7 +491,7 @@ impl Wait {
 #[derive(Clone, Copy)]
 struct Held {
     ticket: Ticket,
-    asked: Instant,
+    asked: Begun,
 }
 
 enum Ran<T> {

@@ -1,6 +1,7 @@
 //! Keeping no more of an answer than what names its result.
 
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use futures_util::FutureExt;
 
 use super::answer::{Answer, GuardError};
 use super::operation::Guarded;
-use crate::intent::identity::Intent;
+use crate::intent::identity::{Intent, Operation};
 use crate::intent::outcome::{Body, Headers, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, Store, StoreError};
 
@@ -69,24 +70,35 @@ pub trait Rebuild: Send + Sync + 'static {
 pub type Rebuilt<'a> =
     Pin<Box<dyn Future<Output = Result<Outcome, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
+impl fmt::Debug for dyn Rebuild {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rebuild")
+    }
+}
+
+/// What of an outcome is given to the store.
+pub(crate) fn kept(rebuild: Option<&dyn Rebuild>, operation: &Operation, outcome: Outcome) -> Outcome {
+    let Some(rebuild) = rebuild else { return outcome.kept() };
+    // The work is done: whatever this does, the outcome is recorded.
+    let reference = std::panic::catch_unwind(AssertUnwindSafe(|| rebuild.reference(&outcome)));
+    match reference {
+        Ok(Some(reference)) => {
+            let body = Body::Reference(Bytes::from(reference));
+            Outcome { code: outcome.code, headers: Headers::NONE, body }.kept()
+        }
+        Ok(None) => outcome.kept(),
+        Err(_) => {
+            let operation = operation.as_str();
+            tracing::error!(operation, "naming a result panicked; only that it is done is kept");
+            Outcome { headers: Headers::NONE, ..outcome.tombstone() }
+        }
+    }
+}
+
 impl<S: Store> Guarded<S> {
     /// What of an outcome is given to the store.
     pub(super) fn kept(&self, outcome: Outcome) -> Outcome {
-        let Some(rebuild) = &self.of.rebuild else { return outcome.kept() };
-        // The work is done: whatever this does, the outcome is recorded.
-        let reference = std::panic::catch_unwind(AssertUnwindSafe(|| rebuild.reference(&outcome)));
-        match reference {
-            Ok(Some(reference)) => {
-                let body = Body::Reference(Bytes::from(reference));
-                Outcome { code: outcome.code, headers: Headers::NONE, body }.kept()
-            }
-            Ok(None) => outcome.kept(),
-            Err(_) => {
-                let operation = self.of.operation.as_str();
-                tracing::error!(operation, "naming a result panicked; only that it is done is kept");
-                Outcome { headers: Headers::NONE, ..outcome.tombstone() }
-            }
-        }
+        kept(self.of.rebuild.as_deref(), &self.of.operation, outcome)
     }
 
     /// A stored outcome, as a caller gets it.

@@ -7,6 +7,7 @@
 //! | `flow` | the protocol itself |
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
 //! | `settle` | finishes that failed and claims in doubt, tried until they are known |
+//! | `renew`, `lease_time` | keeping the lease while the work goes on, and how long it has lasted |
 //! | `lookup` | finding out about an uncertain intent |
 //! | `minimal` | keeping only what names a result, and making the answer again |
 
@@ -23,8 +24,9 @@ mod answer;
 mod attached;
 mod drain;
 mod flow;
+mod lease_time;
 mod lookup;
-mod minimal;
+pub(crate) mod minimal;
 mod operation;
 pub(crate) mod patience;
 mod renew;
@@ -75,6 +77,13 @@ impl Default for Limits {
 pub trait Spawn: Send + Sync + 'static {
     /// Runs `task` to its end, whoever waits for it.
     fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
+
+    /// By how many ms the time of day has moved ahead of the time that timers count. While a machine is suspended its
+    /// timers stand still and leases go on, so what is gained between two moments was slept. Only differences are
+    /// looked at; a time of day that is set forward looks the same, and ends leases too early rather than too late.
+    fn gained_ms(&self) -> i64 {
+        lease_time::gained_ms()
+    }
 }
 
 /// Spawns on the current tokio runtime.

@@ -67,6 +67,10 @@ pub(super) fn unread(extent: &Extent, bytes_max: usize) -> Option<Problem> {
             let detail = format!("At most {bytes_max} bytes are taken.");
             Some(Problem::new(Code::BodyTooLarge, detail))
         }
+        Extent::Full => {
+            let detail = "As many bytes of request bodies are held as may be, so nothing was done. Retry with the same key.";
+            Some(Problem::new(Code::Busy, detail))
+        }
         Extent::Error => {
             let detail = "The body did not arrive whole, so nothing was done.";
             Some(Problem::new(Code::BodyUnreadable, detail))

@@ -2,14 +2,15 @@
 
 use bytes::Bytes;
 use http::Response;
+use tokio::time::Instant;
 
-use super::claim::{ClaimHandle, Contract};
+use super::claim::{ByReference, ClaimHandle, Contract};
 use super::headers::{kept, strip_ours};
 use super::problem::{Problem, RETRY_AFTER};
 use super::profile::Profile;
 use super::respond;
 use super::rule::RESPONSE_BYTES_MAX;
-use crate::guard::GuardError;
+use crate::guard::{GuardError, minimal};
 use crate::intent::outcome::{Body, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
@@ -146,32 +147,44 @@ impl ClaimHandle {
         let contract = self.unclaimed_contract()?;
         let phases = Phases::new(self.intent(), self.fingerprint(), names)
             .map_err(|error| TxError::Value { why: error.to_string() })?;
-        Ok(phases.retention(contract.retention).protect(contract.protection.clone()))
+        let phases = phases.retention(contract.retention).lease(contract.lease);
+        Ok(phases.protect(contract.protection.clone()))
     }
 
     /// A response as it is remembered: with the headers that are kept, and its body if that is not too large.
     pub fn remembered(&self, response: Response<impl Into<Bytes>>) -> Remembered {
         let mut response = response.map(Into::into);
         strip_ours(response.headers_mut());
-        let (also, bytes_max) = match self.contract() {
-            Some(contract) => (&contract.replay_headers[..], contract.response_bytes_max),
-            None => (&[][..], RESPONSE_BYTES_MAX),
+        let (also, bytes_max, rebuild) = match self.contract() {
+            Some(contract) => {
+                (&contract.replay_headers[..], contract.response_bytes_max, contract.rebuild.as_deref())
+            }
+            None => (&[][..], RESPONSE_BYTES_MAX, None),
         };
         let headers = kept(response.headers(), also);
         // An answer with too many headers would not be the same; one that is too large is not kept.
         let whole = headers.is_some() && response.body().len() <= bytes_max;
         let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
         let code = response.status().as_u16();
-        let outcome = Outcome { code, headers: headers.unwrap_or_default(), body }.kept();
+        let outcome = Outcome { code, headers: headers.unwrap_or_default(), body };
+        let outcome = minimal::kept(rebuild, self.intent().operation(), outcome);
         Remembered(Held::Fresh(response, outcome))
     }
 
-    /// The response to answer with: as the handler made it, or as a replay of what an earlier run committed.
+    /// The response to answer with: as the handler made it, or as a replay of what an earlier run committed. Give it to
+    /// the layer with its extensions: where only a reference is kept ([`minimal`](super::Rule::minimal)), the layer
+    /// makes the answer again.
     pub fn response(&self, remembered: Remembered) -> Response<Bytes> {
         let profile = self.contract().map_or_else(Profile::default, |contract| contract.profile);
         match remembered.0 {
             Held::Fresh(response, _) => response,
-            Held::Stored(verdict, outcome) => respond::replay(&outcome, verdict, profile),
+            Held::Stored(verdict, outcome) => {
+                let mut response = respond::replay(&outcome, verdict, profile);
+                if matches!(outcome.body, Body::Reference(_)) {
+                    response.extensions_mut().insert(ByReference(verdict, outcome));
+                }
+                response
+            }
         }
     }
 
@@ -203,12 +216,20 @@ impl ClaimHandle {
     fn unclaimed_contract(&self) -> Result<&Contract, DriverError> {
         let message = "this request was claimed by the layer already, a claim in the handler's transaction would \
                        wait for itself; give the operation `Rule::effect(Effect::Atomic)`";
-        self.contract().ok_or_else(|| DriverError::new(DriverErrorKind::Other, message))
+        let contract = self.contract().ok_or_else(|| DriverError::new(DriverErrorKind::Other, message))?;
+        if contract.expires.is_some_and(|expires| Instant::now() >= expires) {
+            let message = "the key became older than outcomes are kept before it was claimed, so nothing was done; a \
+                           retry is told so";
+            return Err(DriverError::new(DriverErrorKind::Other, message));
+        }
+        Ok(contract)
     }
 
     fn once(&self, contract: &Contract) -> Once {
-        let once =
-            Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(contract.wait);
+        // Nobody waits beyond the key's time: the outcome of an earlier run may be forgotten then.
+        let left = contract.expires.map(|expires| expires.saturating_duration_since(Instant::now()));
+        let wait = left.map_or(contract.wait, |left| contract.wait.min(left));
+        let once = Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(wait);
         once.protect(contract.protection.clone())
     }
 }

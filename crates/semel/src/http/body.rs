@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
+
+use super::budget::{AHEAD_BYTES, Budget, Taken};
 
 /// A body of which the beginning, or all of it, may have been read already. Whoever reads it gets the same
 /// bytes and trailers as without the layer.
@@ -21,18 +24,25 @@ pub struct EdgeBody<B: Body> {
     error: Option<B::Error>,
     /// What was not read yet.
     rest: Option<Pin<Box<B>>>,
+    /// What it has taken of the layer's budget, where it is a request's.
+    taken: Option<Taken>,
 }
 
 impl<B: Body<Data = Bytes>> EdgeBody<B> {
     /// A body nobody has looked at.
     pub(crate) fn untouched(body: B) -> Self {
         let rest = (!body.is_end_stream()).then(|| Box::pin(body));
-        Self { data: Bytes::new(), trailers: None, error: None, rest }
+        Self { data: Bytes::new(), trailers: None, error: None, rest, taken: None }
     }
 
     /// A body of these bytes.
     pub(super) fn whole(data: Bytes) -> Self {
-        Self { data, trailers: None, error: None, rest: None }
+        Self { data, trailers: None, error: None, rest: None, taken: None }
+    }
+
+    /// From now on what is read is taken from this budget first.
+    pub(super) fn within(&mut self, budget: &Arc<Budget>) {
+        self.taken = self.rest.is_some().then(|| budget.open());
     }
 }
 
@@ -97,21 +107,31 @@ pub(crate) enum Extent {
     Trailers,
     /// To the bound, in bytes or in time.
     Bound,
+    /// To where the budget was used up, where there is one.
+    Full,
     /// To an error.
     Error,
 }
 
 impl<B: Body<Data = Bytes>> EdgeBody<B> {
-    /// Reads until the end, an error, more than `bytes_max`, or `time_max` has passed. What was read comes first
-    /// when the body is read again, so nothing is lost whatever stopped it.
+    /// Reads until the end, an error, more than `bytes_max`, `time_max` has passed, or the budget is used up. What was
+    /// read comes first when the body is read again, so nothing is lost whatever stopped it.
     pub(crate) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
         let Some(rest) = &mut self.rest else { return Extent::Whole };
         if rest.size_hint().lower() > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
             return Extent::Bound;
         }
+        let upper = rest.size_hint().upper().and_then(|upper| usize::try_from(upper).ok());
+        let most = upper.map_or(bytes_max, |upper| upper.min(bytes_max));
         let mut deadline = None;
         let mut more = Vec::new();
         let extent = loop {
+            if let Some(taken) = &mut self.taken {
+                let ahead = (self.data.len() + more.len()).saturating_add(AHEAD_BYTES).min(most);
+                if !taken.cover(ahead, most) {
+                    break Extent::Full;
+                }
+            }
             let next = poll_fn(|cx| Poll::Ready(rest.as_mut().poll_frame(cx))).await;
             let next = match (next, time_max) {
                 (Poll::Ready(next), _) => next,
@@ -153,7 +173,10 @@ impl<B: Body<Data = Bytes>> EdgeBody<B> {
         if !more.is_empty() {
             self.data = [&*self.data, &more].concat().into();
         }
-        if !matches!(extent, Extent::Bound) {
+        if let Some(taken) = &mut self.taken {
+            taken.shrink(self.data.len());
+        }
+        if !matches!(extent, Extent::Bound | Extent::Full) {
             self.rest = None;
         }
         extent

@@ -8,6 +8,8 @@ use http::Method;
 use http::header::HeaderName;
 use http::request::Parts;
 
+use super::budget::{BUFFERED_BYTES_MAX, Budget};
+use super::failure::Failures;
 use super::headers::{IDEMPOTENCY_KEY, KEPT_HEADERS_BYTES_MAX, is_never_kept};
 use super::key::changes_between_retries;
 use super::layer::IdempotencyLayer;
@@ -15,9 +17,11 @@ use super::operations::Operations;
 use super::problem::TYPES;
 use super::profile::Profile;
 use super::rule::Rule;
+use super::status_token::{SECRET_BYTES_MIN, SECRETS_MAX, Tokens};
 use crate::guard::{Guard, PolicyError};
 use crate::intent::identity::OperationError;
 use crate::intent::outcome::OUTCOME_BYTES_MAX;
+use crate::intent::policy::Effect;
 use crate::intent::scope::{Scope, ScopeError};
 use crate::store::Store;
 
@@ -87,11 +91,41 @@ pub enum BuildError {
         /// As given.
         bytes: usize,
     },
+    /// The handler claims in its own transaction, where the layer cannot do this.
+    #[error(
+        "operation `{operation}`: `{setting}` would do nothing with Effect::Atomic: {why}; leave it out, or choose another effect"
+    )]
+    Atomic {
+        /// Of which operation.
+        operation: String,
+        /// The method of [`Rule`] that set it.
+        setting: &'static str,
+        /// What stands in the way.
+        why: &'static str,
+    },
+    /// A body of that size could never be read.
+    #[error(
+        "buffered_bytes_max is {bytes}, less than the body_bytes_max of operation `{operation}`, {body_bytes_max}: such a body could never be read"
+    )]
+    BufferedBytesMax {
+        /// As given.
+        bytes: usize,
+        /// Of which operation.
+        operation: String,
+        /// As given.
+        body_bytes_max: usize,
+    },
     /// A 202 has to say where to ask.
     #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_at`")]
     NoStatus {
         /// Of which operation.
         operation: String,
+    },
+    /// See [`Builder::status_secrets`].
+    #[error("status_secrets: {why}")]
+    StatusSecrets {
+        /// What is wrong with them.
+        why: String,
     },
     /// Not the beginning of a path.
     #[error("`{0}` is no place for the status resource; write it as `/intents`")]
@@ -111,6 +145,8 @@ pub struct Builder<S> {
     rules: Vec<Rule>,
     otherwise: Rule,
     status_at: Option<String>,
+    status_secrets: Vec<Vec<u8>>,
+    buffered_bytes_max: usize,
 }
 
 /// What a layer, its services and its status resource share.
@@ -122,6 +158,8 @@ pub(super) struct Shared<S> {
     pub(super) types: String,
     pub(super) operations: Operations<S>,
     pub(super) status_at: Option<String>,
+    pub(super) tokens: Tokens,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl<S: Store> Builder<S> {
@@ -137,6 +175,8 @@ impl<S: Store> Builder<S> {
             rules: Vec::new(),
             otherwise: Rule::otherwise(),
             status_at: None,
+            status_secrets: Vec::new(),
+            buffered_bytes_max: BUFFERED_BYTES_MAX,
         }
     }
 
@@ -201,9 +241,27 @@ impl<S: Store> Builder<S> {
     }
 
     /// Where [`status_service`](IdempotencyLayer::status_service) is mounted, as clients see it: a 202 points
-    /// to `{path}/{intent}`.
+    /// to `{path}/{intent}.{token}`.
     pub fn status_at(mut self, path: &str) -> Self {
         self.status_at = Some(path.to_owned());
+        self
+    }
+
+    /// The secrets that the addresses of status resources are signed with, of at least 16 bytes each: the first one
+    /// signs, and all of them are accepted, so that they can be changed. Give the same to every instance.
+    ///
+    /// Without one the layer draws a secret of its own. Then an address is good for the process that gave it, and until
+    /// that ends; every other one answers 404, and a client sends its original request again.
+    pub fn status_secrets(mut self, secrets: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        self.status_secrets = secrets.into_iter().map(|secret| secret.as_ref().to_vec()).collect();
+        self
+    }
+
+    /// Holds at most this many bytes of request bodies at once, all requests together:
+    /// [`BUFFERED_BYTES_MAX`](super::BUFFERED_BYTES_MAX) unless said here. Beyond that a request is answered with 503
+    /// and `Retry-After`, before anything is claimed. `semel_http_buffered_bytes` says how many are held.
+    pub fn buffered_bytes_max(mut self, bytes: usize) -> Self {
+        self.buffered_bytes_max = bytes;
         self
     }
 
@@ -222,18 +280,29 @@ impl<S: Store> Builder<S> {
         }
         for rule in self.rules.iter().chain([&self.otherwise]) {
             check(rule, self.status_at.is_some())?;
+            let (bytes, body_bytes_max) = (self.buffered_bytes_max, rule.body_bytes_max);
+            if bytes < body_bytes_max {
+                return Err(BuildError::BufferedBytesMax { bytes, operation: named(rule), body_bytes_max });
+            }
         }
+        let accepts = self.rules.iter().chain([&self.otherwise]).any(|rule| rule.accept);
+        let tokens = tokens(self.status_secrets, accepts)?;
         let operations = Operations::new(&self.guard, self.rules, self.otherwise, self.methods)?;
         let (guard, header, profile) = (self.guard, self.header, self.profile);
         let (types, status_at) = (self.types, self.status_at);
-        Ok(IdempotencyLayer::new(Shared { guard, scope, header, profile, types, operations, status_at }))
+        let budget = Budget::new(self.buffered_bytes_max, guard.metrics().buffered());
+        let shared = Shared { guard, scope, header, profile, types, operations, status_at, tokens, budget };
+        Ok(IdempotencyLayer::new(shared))
     }
 }
 
 fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
-    let named = || rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "otherwise".to_owned());
+    let named = || named(rule);
     if let Some(name) = rule.replay_headers.iter().find(|name| is_never_kept(name)) {
         return Err(BuildError::ReplayHeader(name.clone()));
+    }
+    if let Some((_, setting, why)) = without_effect(rule).into_iter().find(|(is_set, ..)| *is_set) {
+        return Err(BuildError::Atomic { operation: named(), setting, why });
     }
     let bytes = rule.response_bytes_max;
     if bytes > OUTCOME_BYTES_MAX - KEPT_HEADERS_BYTES_MAX {
@@ -243,6 +312,46 @@ fn check(rule: &Rule, has_status: bool) -> Result<(), BuildError> {
         return Err(BuildError::NoStatus { operation: named() });
     }
     Ok(())
+}
+
+fn tokens(secrets: Vec<Vec<u8>>, accepts: bool) -> Result<Tokens, BuildError> {
+    if secrets.len() > SECRETS_MAX {
+        let why = format!("{} secrets are more than {SECRETS_MAX}", secrets.len());
+        return Err(BuildError::StatusSecrets { why });
+    }
+    if let Some(secret) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
+        let why =
+            format!("a secret of {} bytes is too short, give it at least {SECRET_BYTES_MIN}", secret.len());
+        return Err(BuildError::StatusSecrets { why });
+    }
+    if !secrets.is_empty() {
+        return Ok(Tokens::new(secrets));
+    }
+    if accepts {
+        tracing::info!(
+            "status_secrets are not set: what a 202 points to is answered by this process only, and until it ends"
+        );
+    }
+    Ok(Tokens::random())
+}
+
+/// How a message names a rule.
+fn named(rule: &Rule) -> String {
+    rule.name.clone().or_else(|| rule.route.clone()).unwrap_or_else(|| "otherwise".to_owned())
+}
+
+/// What is set for an atomic operation although it cannot hold there.
+fn without_effect(rule: &Rule) -> [(bool, &'static str, &'static str); 4] {
+    let atomic = rule.policy.effect == Effect::Atomic;
+    let unseen =
+        "until the handler commits nobody else sees the intent, so a status resource has nothing to show";
+    let by_function = matches!(rule.failures, Failures::By(_));
+    [
+        (atomic && rule.respond_async_after.is_some(), "respond_async_after", unseen),
+        (atomic && rule.accept, "accept", unseen),
+        (atomic && rule.lookup.is_some(), "lookup", "what was committed happened, and nothing else did"),
+        (atomic && by_function, "failures", "what the handler commits is the outcome, whatever its status"),
+    ]
 }
 
 fn tenant(parts: &Parts, name: &HeaderName) -> Result<Scope, BoxError> {

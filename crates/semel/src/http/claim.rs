@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use http::header::HeaderName;
+use tokio::time::Instant;
 
 use super::failure::Known;
 use super::profile::Profile;
-use crate::guard::Attempt;
+use crate::guard::{Attempt, Rebuild};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent};
 use crate::intent::key::Key;
+use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::Retention;
 use crate::store::protect::Protection;
 
@@ -56,13 +58,25 @@ struct Held {
 )]
 pub(super) struct Contract {
     pub(super) retention: Retention,
+    pub(super) lease: Duration,
     pub(super) wait: Duration,
+    /// From then on the key is older than outcomes are kept, and nothing is claimed under it any more.
+    pub(super) expires: Option<Instant>,
+    pub(super) rebuild: Option<Arc<dyn Rebuild>>,
     pub(super) replay_headers: Vec<HeaderName>,
     pub(super) response_bytes_max: usize,
     pub(super) profile: Profile,
     pub(super) types: String,
     pub(super) protection: Protection,
 }
+
+/// In the extensions of a handler's answer: a replay of which only the reference was kept. The layer makes it again.
+#[derive(Clone)]
+#[cfg_attr(
+    not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
+    expect(dead_code, reason = "there is no transaction to claim in")
+)]
+pub(super) struct ByReference(pub(super) Verdict, pub(super) Outcome);
 
 impl ClaimHandle {
     pub(super) fn new(attempt: Attempt, fingerprint: Fingerprint) -> Self {

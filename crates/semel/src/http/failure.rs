@@ -40,7 +40,7 @@ impl Known {
     }
 
     /// What the service says in [`IDEMPOTENCY_EFFECT`].
-    fn told_in(headers: &HeaderMap) -> Option<Self> {
+    pub(super) fn told_in(headers: &HeaderMap) -> Option<Self> {
         match headers.get(IDEMPOTENCY_EFFECT)?.as_bytes() {
             b"applied" => Some(Self::Applied),
             b"not-applied" => Some(Self::NotApplied),

@@ -31,12 +31,12 @@
 //! | `look` | [`Look`]: what will become of a request, told by its head |
 //! | `service` | claimed, run and answered, or answered from the record |
 //! | `work` | the call of the inner service, as a task that outlives its caller |
-//! | `body` | bodies, read up to a bound and handed on untouched |
+//! | `body`, `budget` | bodies, read up to a bound and handed on untouched; how much of them is held at once |
 //! | `failure` | what a response says about the effect |
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
 //! | `claim` | [`ClaimHandle`]: what a handler knows and may say |
 //! | `atomic` | the claim in the handler's own transaction, for [`Effect::Atomic`](crate::Effect::Atomic) |
-//! | `status` | [`StatusService`]: where a 202 points to |
+//! | `status`, `status_token` | [`StatusService`]: where a 202 points to, and who may ask there |
 //! | `client` | the other end: keys and retries (feature `client`) |
 //!
 //! What clients are promised is in `docs/http-contract.md`.
@@ -67,6 +67,7 @@ mod admit;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod atomic;
 pub(crate) mod body;
+mod budget;
 mod builder;
 mod claim;
 #[cfg(feature = "client")]
@@ -84,6 +85,7 @@ mod route;
 mod rule;
 mod service;
 mod status;
+mod status_token;
 mod work;
 
 #[cfg(feature = "axum")]
@@ -96,6 +98,7 @@ mod framework;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use atomic::Remembered;
 pub use body::EdgeBody;
+pub use budget::BUFFERED_BYTES_MAX;
 pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;
 pub use failure::On5xx;

@@ -92,11 +92,20 @@ impl<S: Store> Operations<S> {
     }
 
     /// The operation of that name; where it has no rule, one that is guarded like all that have none.
-    pub(super) fn named(&self, operation: &Operation) -> Guarded<S> {
-        let declared = self.declared.iter().map(|(_, prepared)| &prepared.guarded);
-        let known = declared.chain(self.anything.iter().map(|(_, prepared)| &prepared.guarded));
-        let mut known = known.filter(|guarded| guarded.name() == operation);
-        known.next().cloned().unwrap_or_else(|| Guarded::new(self.guard.clone(), operation.clone()))
+    pub(super) fn named(&self, operation: &Operation) -> Arc<Prepared<S>> {
+        let declared = self.declared.iter().map(|(_, prepared)| prepared);
+        let mut known = declared.chain(self.anything.iter().map(|(_, prepared)| prepared));
+        if let Some(prepared) = known.find(|prepared| prepared.guarded.name() == operation) {
+            return Arc::clone(prepared);
+        }
+        match prepare(&self.guard, operation.as_str(), self.otherwise.clone()) {
+            Ok(prepared) => Arc::new(prepared),
+            // The rule was checked when the layer was built, and the name is one already.
+            Err(_) => {
+                let guarded = Guarded::new(self.guard.clone(), operation.clone());
+                Arc::new(Prepared { rule: self.otherwise.clone(), guarded, atomic: false })
+            }
+        }
     }
 
     /// The operation of a request; `None` when it is not guarded.

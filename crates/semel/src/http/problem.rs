@@ -306,22 +306,25 @@ impl From<&GuardError> for Problem {
             GuardError::Busy { .. } => Self::new(Code::Busy, "Nothing was done. Retry with the same key."),
             GuardError::Draining => Self::new(Code::Draining, "Nothing was done. Retry with the same key."),
             GuardError::Panicked { verdict } => {
-                broken(*verdict).with_status(StatusCode::INTERNAL_SERVER_ERROR)
+                broken(*verdict, None).with_status(StatusCode::INTERNAL_SERVER_ERROR)
             }
             GuardError::TimedOut { verdict, .. } | GuardError::ClaimLost { verdict } => {
-                broken(*verdict).with_status(StatusCode::GATEWAY_TIMEOUT)
+                broken(*verdict, None).with_status(StatusCode::GATEWAY_TIMEOUT)
             }
         }
     }
 }
 
-/// The work broke off.
-fn broken(verdict: Verdict) -> Problem {
+/// What an attempt is told that broke off and may be made again.
+pub(super) const ATTEMPT_FAILED: &str = "The attempt broke off. Retry with the same key.";
+
+/// The work broke off; a lookup may have found out about it after `settles_in`.
+pub(super) fn broken(verdict: Verdict, settles_in: Option<Duration>) -> Problem {
     if verdict == Verdict::FailedRetryable {
-        return Problem::new(Code::AttemptFailed, "The attempt broke off. Retry with the same key.");
+        return Problem::new(Code::AttemptFailed, ATTEMPT_FAILED);
     }
     let detail = "The attempt broke off and may have taken effect. It will not be repeated by itself; do not send it with a new key before its fate is known.";
-    Problem::new(Code::Uncertain, detail)
+    Problem::new(Code::Uncertain, detail).retry_after(settles_in)
 }
 
 pub(super) fn uncertain(id: &str) -> Problem {

@@ -11,7 +11,6 @@ use super::headers::{
 };
 use super::problem::{Code, seconds};
 use super::profile::Profile;
-use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
 
 const TRUE: HeaderValue = HeaderValue::from_static("true");
@@ -50,8 +49,7 @@ pub(super) fn flag(headers: &mut HeaderMap, stored: bool, guarded: bool) {
 }
 
 /// The work goes on; here is where to ask for it.
-pub(super) fn accepted(status_at: Option<&str>, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-    let place = status_at.map(|status_at| format!("{status_at}/{id}"));
+pub(super) fn accepted(place: Option<String>, retry_after: Duration) -> Response<Bytes> {
     let body = serde_json::json!({ "state": "in_progress", "status_url": place });
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = StatusCode::ACCEPTED;
@@ -61,7 +59,7 @@ pub(super) fn accepted(status_at: Option<&str>, id: &IntentId, retry_after: Dura
     headers.insert(header::RETRY_AFTER, seconds(retry_after));
     // By this a semel further out and a client tell it from a 202 of the service.
     headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(Code::InProgress.as_str()));
-    // The place was checked when the layer was built, and an id is hex digits.
+    // Where the resource is mounted was checked when the layer was built, and the rest is hex digits.
     if let Some(place) = place.and_then(|place| HeaderValue::try_from(place).ok()) {
         headers.insert(header::LOCATION, place);
     }

@@ -132,7 +132,11 @@ impl Rule {
     /// [`Effect::Atomic`] makes the layer only read: it refuses a mismatch and replays what is finished, and
     /// otherwise calls the handler, which claims and finishes inside its own transaction with
     /// `ClaimHandle::once_tx` of its [`ClaimHandle`](super::ClaimHandle). What is stored is stored by the
-    /// handler's commit, so a crash before it leaves nothing behind and one after it is replayed.
+    /// handler's commit, so a crash before it leaves nothing behind and one after it is replayed. What cannot hold there
+    /// ([`accept`](Self::accept), [`respond_async_after`](Self::respond_async_after), [`lookup`](Self::lookup),
+    /// [`failures`](Self::failures)) is refused when the layer is built; [`on_5xx`](Self::on_5xx) is passed over, because
+    /// what the handler commits is the outcome, whatever its status. A handler that takes longer than
+    /// [`timeout`](Self::timeout) is dropped, and its transaction with it.
     pub fn effect(mut self, effect: Effect) -> Self {
         self.policy.effect = effect;
         self

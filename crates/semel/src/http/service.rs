@@ -12,12 +12,13 @@ use http::header::{self, HeaderValue};
 use http::{Request, Response};
 use http_body::Body;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::admit::{Named, Screened, fingerprint, screen, unread};
 use super::body::EdgeBody;
 use super::builder::Shared;
-use super::claim::{ClaimHandle, Contract};
+use super::claim::{ByReference, ClaimHandle, Contract};
 use super::operations::Prepared;
 use super::problem::{Code, Problem, RETRY_AFTER};
 use super::respond;
@@ -30,7 +31,7 @@ use crate::intent::fingerprint::{Comparison, Fingerprint};
 use crate::intent::identity::{Intent, IntentId};
 use crate::intent::key::Key;
 use crate::intent::outcome::{Outcome, Verdict};
-use crate::intent::policy::{InFlight, StoreDown};
+use crate::intent::policy::{InFlight, KeyFormat, StoreDown};
 use crate::intent::scope::Scope;
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Record, Store, StoreError};
@@ -117,6 +118,7 @@ where
     async move {
         let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
         let rule = &prepared.rule;
+        work.body.within(&shared.budget);
         let extent = work.body.fill(rule.body_bytes_max, None).await;
         if let Some(problem) = unread(&extent, rule.body_bytes_max) {
             return Ok(shared.refuse(&problem));
@@ -180,15 +182,41 @@ where
     B: Body<Data = Bytes>,
     R: Body<Data = Bytes>,
 {
-    if let Some(response) = work.shared.read_only(&work.prepared, &intent, &fingerprint).await {
+    let (shared, prepared) = (Arc::clone(&work.shared), Arc::clone(&work.prepared));
+    let policy = &prepared.rule.policy;
+    let (asked, mut fine_for) = (Instant::now(), None);
+    if policy.key_format != KeyFormat::Any {
+        match prepared.guarded.check_key_age(&intent).await {
+            Ok(fine) => fine_for = fine,
+            Err(error) => return Ok(shared.refuse(&Problem::from(&error))),
+        }
+    }
+    if let Some(response) = shared.read_only(&prepared, &intent, &fingerprint).await {
         return Ok(response);
     }
-    let contract = work.shared.contract(&work.prepared.rule);
-    work.parts.extensions.insert(ClaimHandle::unclaimed(intent, fingerprint, contract));
-    let answered = work.inner.call(Request::from_parts(work.parts, work.body)).await?;
+    let expires = fine_for.and_then(|fine_for| asked.checked_add(fine_for));
+    let contract = shared.contract(&prepared.rule, expires);
+    work.parts.extensions.insert(ClaimHandle::unclaimed(intent.clone(), fingerprint, contract));
+    let called = work.inner.call(Request::from_parts(work.parts, work.body));
+    let answered = match policy.timeout {
+        None => called.await?,
+        Some(limit) => match within(limit, pin!(called)).await {
+            Some(answered) => answered?,
+            // Its transaction was dropped with it. If it was just being committed, a retry finds the answer.
+            None => {
+                let error = GuardError::TimedOut { limit, verdict: Verdict::FailedRetryable };
+                return Ok(shared.refuse(&Problem::from(&error)));
+            }
+        },
+    };
     // Whatever the handler has committed is committed.
     crash::point(crash::BEFORE_ANSWER);
-    Ok(answered.map(EdgeBody::untouched))
+    let mut answered = answered.map(EdgeBody::untouched);
+    // Made again only now that the handler's transaction has ended: it would need a second connection meanwhile.
+    if let Some(ByReference(verdict, outcome)) = answered.extensions_mut().remove() {
+        answered = shared.given_again(&prepared, &intent, verdict, outcome).await;
+    }
+    Ok(answered)
 }
 
 async fn started_and_passed(started: oneshot::Receiver<()>, after: Duration) {
@@ -209,7 +237,8 @@ impl<S: Store> Shared<S> {
     }
 
     pub(super) fn accepted(&self, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-        respond::accepted(self.status_at.as_deref(), id, retry_after)
+        let place = self.status_at.as_ref().map(|status_at| format!("{status_at}/{}", self.tokens.place(id)));
+        respond::accepted(place, retry_after)
     }
 
     /// The first caller gets the response as the service gave it, with what could not be done for it.
@@ -228,14 +257,17 @@ impl<S: Store> Shared<S> {
     }
 
     /// What an atomic handler's answers have to follow.
-    fn contract(&self, rule: &Rule) -> Contract {
+    fn contract(&self, rule: &Rule, expires: Option<Instant>) -> Contract {
         let wait = match rule.policy.in_flight {
             InFlight::Reject => Duration::ZERO,
             InFlight::Wait(wait) => wait,
         };
         Contract {
             retention: rule.policy.retention,
+            lease: rule.policy.lease,
             wait,
+            expires,
+            rebuild: rule.rebuild.clone(),
             replay_headers: rule.replay_headers.clone(),
             response_bytes_max: rule.response_bytes_max,
             profile: self.profile,
@@ -278,10 +310,20 @@ impl<S: Store> Shared<S> {
             State::InProgress | State::FailedRetryable | State::Uncertain => return None,
         };
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        Some(match prepared.guarded.given_again(intent, verdict, outcome).await {
+        Some(self.given_again(prepared, intent, verdict, outcome).await)
+    }
+
+    async fn given_again<R: Body<Data = Bytes>>(
+        &self,
+        prepared: &Prepared<S>,
+        intent: &Intent,
+        verdict: Verdict,
+        outcome: Outcome,
+    ) -> Response<EdgeBody<R>> {
+        match prepared.guarded.given_again(intent, verdict, outcome).await {
             Ok(answer) => self.replay(&answer.outcome, verdict),
             Err(error) => self.refuse(&Problem::from(&error)),
-        })
+        }
     }
 }
 

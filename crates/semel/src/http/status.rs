@@ -14,19 +14,21 @@ use http_body::{Body, Frame, SizeHint};
 use tower_service::Service;
 
 use super::builder::Shared;
+use super::operations::Prepared;
 use super::problem::{Code, Problem, RETRY_AFTER, uncertain};
 use super::respond;
 use super::service::in_time;
 use crate::guard::GuardError;
-use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::state::State;
 use crate::store::{Record, Store};
 
 /// Answers `GET …/{intent}`: pending (202), the result, or what is wrong.
 ///
-/// An intent is shown only to the scope it was made in; to all others it is not there. Put the same
-/// authentication in front of it as in front of the operations.
+/// An intent is shown to those who were told its address by a 202, which has a token that nobody else can make
+/// ([`Builder::status_secrets`](super::Builder::status_secrets)), and only if its operation answers with 202 and they
+/// are of the scope it was made in; to all others it is not there. Put the same authentication in front of it as in
+/// front of the operations.
 ///
 /// ```
 /// use axum::{Router, routing::post};
@@ -81,24 +83,26 @@ impl<S: Store> Shared<S> {
         if parts.method != Method::GET && parts.method != Method::HEAD {
             return Err(Problem::new(Code::MethodNotAllowed, "Use GET."));
         }
-        // A scope that cannot be told, an id that is none, somebody else's intent and no intent at all look the
-        // same from outside: there is nothing to learn here by trying.
+        // A scope that cannot be told, an address that was not given out, somebody else's intent and no intent at all
+        // look the same from outside: there is nothing to learn here by trying.
         let not_found = || Problem::new(Code::IntentNotFound, "It may have been forgotten, or never been.");
-        let id = parts.uri.path().rsplit('/').next().unwrap_or("");
-        let id: IntentId = id.parse().map_err(|_| not_found())?;
+        let place = parts.uri.path().rsplit('/').next().unwrap_or("");
+        let id = self.tokens.intent(place).ok_or_else(not_found)?;
         let scope = (self.scope)(parts).map_err(|_| not_found())?;
         let unavailable = |error| Problem::from(&GuardError::StoreUnavailable(error));
         let store = self.guard.store();
         let record = in_time(store.get(id)).await.map_err(unavailable)?.ok_or_else(not_found)?;
-        if *record.intent.scope() != scope {
+        // The rules may be others than when it was given out.
+        let prepared = self.operations.named(record.intent.operation());
+        if *record.intent.scope() != scope || !prepared.rule.accept {
             return Err(not_found());
         }
         let now = in_time(store.now()).await.map_err(unavailable)?;
         let lapsed = record.head.is_lapsed(now);
         match record.state_at(now).ok_or_else(not_found)? {
             State::InProgress if !lapsed => Ok(self.accepted(&id, RETRY_AFTER)),
-            State::Completed => self.result(record, Verdict::Completed).await,
-            State::FailedFinal => self.result(record, Verdict::FailedFinal).await,
+            State::Completed => self.result(&prepared, record, Verdict::Completed).await,
+            State::FailedFinal => self.result(&prepared, record, Verdict::FailedFinal).await,
             // Nobody is at it any more, and it may run again: pending would be waiting for nothing.
             State::InProgress | State::FailedRetryable => {
                 let detail = "The attempt failed. Send the original request again with the same key.";
@@ -108,10 +112,14 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    async fn result(&self, record: Record, verdict: Verdict) -> Result<Response<Bytes>, Problem> {
+    async fn result(
+        &self,
+        prepared: &Prepared<S>,
+        record: Record,
+        verdict: Verdict,
+    ) -> Result<Response<Bytes>, Problem> {
         let outcome = record.outcome.unwrap_or_else(Outcome::unknown);
-        let guarded = self.operations.named(record.intent.operation());
-        let outcome = match guarded.given_again(&record.intent, verdict, outcome).await {
+        let outcome = match prepared.guarded.given_again(&record.intent, verdict, outcome).await {
             Ok(answer) => answer.outcome,
             Err(error) => return Err(Problem::from(&error)),
         };

@@ -23,11 +23,13 @@ use super::claim::ClaimHandle;
 use super::failure::Known;
 use super::headers::{kept, strip_ours};
 use super::operations::Prepared;
-use super::problem::{Code, Problem};
+use super::problem::{self, ATTEMPT_FAILED, Code, Problem};
 use super::rule::Rule;
 use crate::guard::{Attempt, Ended, Execution};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::outcome::{Body as Kept, Outcome};
+
+const ANSWER_LOST: &str = "It took effect; what it answered was lost. It will not be repeated.";
 
 /// What the caller gets.
 pub(super) type Given<R, E> = Result<Response<EdgeBody<R>>, E>;
@@ -73,7 +75,7 @@ where
         // Not in one block: that would hold the call twice.
         called.then(|called| async move {
             match called {
-                Ok(Ok(response)) => keep(&prepared.rule, &claim, response).await,
+                Ok(Ok(response)) => keep(&shared, &prepared.rule, &claim, response).await,
                 // Between the service and us something broke: what happened behind it is not known, unless the
                 // handler has said so before.
                 Ok(Err(error)) => (broken(claim.known(), &shared).1, Box::new(Err(error))),
@@ -88,13 +90,16 @@ where
 }
 
 /// Reads what is to be kept of a response; the caller gets all of it.
-fn keep<R: Body<Data = Bytes>, E>(
+fn keep<S, R: Body<Data = Bytes>, E>(
+    shared: &Shared<S>,
     rule: &Rule,
     claim: &ClaimHandle,
     response: Response<R>,
 ) -> impl Future<Output = (Execution, Box<Given<R, E>>)> {
     let (mut parts, body) = response.into_parts();
     let mut ended = rule.failures.judge(claim.known(), &parts);
+    // Said in the head, so it is known whatever becomes of the body.
+    let said = Known::told_in(&parts.headers);
     strip_ours(&mut parts.headers);
     let headers = kept(&parts.headers, &rule.replay_headers);
     // An answer that is not replayed need not be kept; one with too many headers would not be the same.
@@ -109,9 +114,20 @@ fn keep<R: Body<Data = Bytes>, E>(
             match body.fill(rule.response_bytes_max, Some(rule.response_time_max)).await {
                 Extent::Whole => outcome.body = Kept::Kept(body.data().clone()),
                 // Trailers have no place in an outcome, and without them (gRPC's status) the body alone would lie.
-                Extent::Bound | Extent::Trailers => {}
-                // The service broke off in the middle of its answer, like a call that broke.
-                Extent::Error => ended = claim.known().map_or(Ended::Unknown, Known::ended),
+                Extent::Bound | Extent::Trailers | Extent::Full => {}
+                // The service broke off in the middle of its answer, like a call that broke. No byte of it has left.
+                Extent::Error => {
+                    let known = claim.known().or(said);
+                    ended = known.map_or(Ended::Unknown, Known::ended);
+                    tracing::warn!(
+                        operation = claim.intent().operation().as_str(),
+                        intent = %claim.intent().id(),
+                        ?known,
+                        "the service's answer broke off half way"
+                    );
+                    let problem = half_answered(known, rule).response(shared.profile, &shared.types);
+                    *response = problem.map(EdgeBody::whole);
+                }
             }
         }
         (Execution { ended, outcome }, given)
@@ -132,15 +148,24 @@ fn is_stream(parts: &Parts) -> bool {
     parts.status == StatusCode::SWITCHING_PROTOCOLS || STREAMS.into_iter().any(is)
 }
 
+/// What the caller is told instead of half an answer.
+fn half_answered(known: Option<Known>, rule: &Rule) -> Problem {
+    let problem = match known {
+        Some(Known::Applied) => Problem::new(Code::AnswerLost, ANSWER_LOST),
+        Some(Known::NotApplied) => Problem::new(Code::AttemptFailed, ATTEMPT_FAILED),
+        None => {
+            let settles_in = rule.lookup.as_ref().map(|_| rule.policy.settle);
+            problem::broken(Ended::Unknown.verdict(rule.policy.effect), settles_in)
+        }
+    };
+    problem.with_status(StatusCode::BAD_GATEWAY)
+}
+
 /// There is no response, and at most the handler's word on what happened.
 fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Execution) {
     let (code, detail) = match known {
-        Some(Known::Applied) => {
-            (Code::AnswerLost, "It took effect; what it answered was lost. It will not be repeated.")
-        }
-        Some(Known::NotApplied) | None => {
-            (Code::AttemptFailed, "The attempt broke off. Retry with the same key.")
-        }
+        Some(Known::Applied) => (Code::AnswerLost, ANSWER_LOST),
+        Some(Known::NotApplied) | None => (Code::AttemptFailed, ATTEMPT_FAILED),
     };
     let problem = Problem::new(code, detail).with_status(StatusCode::INTERNAL_SERVER_ERROR);
     let response = problem.response(shared.profile, &shared.types);

@@ -191,6 +191,13 @@ impl KeyFormat {
             _ => KeyAge::Fine,
         }
     }
+
+    /// How long [`judge`](Self::judge) will go on to find nothing against the key's age. `None` is for ever.
+    pub(crate) fn fine_for_ms(self, key: &Key, retention: Retention, now: StoreTime) -> Option<u64> {
+        let (Self::TimeOrdered { skew_ms }, Retention::Ms(ms)) = (self, retention) else { return None };
+        let expires = key.time_ms()?.saturating_add(ms.saturating_sub(skew_ms));
+        Some(expires.saturating_sub(now.0))
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +222,11 @@ mod tests {
         ] {
             assert_eq!(format.judge(&key, retention, StoreTime(now)), age, "{now} {retention:?}");
             assert_eq!(KeyFormat::Any.judge(&key, retention, StoreTime(now)), KeyAge::Fine);
+            // What is fine is fine for that long, and a moment later it is not.
+            if let (KeyAge::Fine, Some(ms)) = (age, format.fine_for_ms(&key, retention, StoreTime(now))) {
+                assert_eq!(format.judge(&key, retention, StoreTime(now + ms)), KeyAge::Fine);
+                assert_eq!(format.judge(&key, retention, StoreTime(now + ms + 1)), KeyAge::Expired);
+            }
         }
         let plain = Key::new("order-1").unwrap();
         assert_eq!(format.judge(&plain, hour, StoreTime(made)), KeyAge::NotTimeOrdered);

@@ -197,6 +197,8 @@ struct Families {
     running: Family<ByOperation, Gauge>,
     suppressed: Family<ByRail, Counter>,
     webhook: Family<webhook::ByProvider, Counter>,
+    buffered: Gauge,
+    buffer_refused: Counter,
     #[cfg_attr(not(feature = "redis"), allow(dead_code))]
     cache: CacheCounters,
 }
@@ -226,6 +228,8 @@ impl Metrics {
             running: Family::default(),
             suppressed: Family::default(),
             webhook: Family::default(),
+            buffered: Gauge::default(),
+            buffer_refused: Counter::default(),
         };
         registry.register(names::CLAIM, "Claims by what they got", families.claim.clone());
         registry.register(
@@ -297,6 +301,16 @@ impl Metrics {
             families.suppressed.clone(),
         );
         registry.register(names::WEBHOOK, "Webhooks by what became of them", families.webhook.clone());
+        registry.register(
+            names::HTTP_BUFFERED,
+            "Bytes of request bodies that are held",
+            families.buffered.clone(),
+        );
+        registry.register(
+            names::HTTP_BUFFER_REFUSED,
+            "Requests refused because as many are held as may be",
+            families.buffer_refused.clone(),
+        );
         families.registry = registry;
         Self(Arc::new(families))
     }
@@ -312,6 +326,12 @@ impl Metrics {
     /// Counts what a sweep has forgotten.
     pub(crate) fn swept(&self, records: usize) {
         self.0.swept.inc_by(records as u64);
+    }
+
+    /// The bytes of request bodies that are held, and the requests that were refused for it.
+    #[cfg(feature = "http")]
+    pub(crate) fn buffered(&self) -> (Gauge, Counter) {
+        (self.0.buffered.clone(), self.0.buffer_refused.clone())
     }
 
     /// The counters of a cache in front of the store.

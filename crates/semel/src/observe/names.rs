@@ -40,6 +40,10 @@ pub const DEDUP_CLAIM: &str = "dedup_claim";
 pub const DEDUP_DUPLICATE: &str = "dedup_duplicate";
 /// Webhooks by what became of them: `provider`, `result`.
 pub const WEBHOOK: &str = "semel_webhook";
+/// Bytes of request bodies that a layer holds.
+pub const HTTP_BUFFERED: &str = "semel_http_buffered_bytes";
+/// Requests refused because as many are held as may be.
+pub const HTTP_BUFFER_REFUSED: &str = "semel_http_buffer_refused";
 /// Looks into the cache in front of a store: `result`.
 pub const CACHE: &str = "semel_cache";
 /// Outcomes on their way into the cache: `result`.

@@ -11,9 +11,12 @@ use semel::http::ClaimHandle;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
 use semel::store::{Claim, Claimed, Finish, Store};
-use semel::{Effect, Outcome, Owner, Retention, StoreDown, Verdict};
+use semel::{Effect, KeyFormat, Outcome, Owner, Retention, StoreDown, Verdict};
+use std::time::Duration;
 
 use crate::world::{Clock, Effects, call, charged, layer, payment, payments};
+
+const HOUR_MS: u64 = 3_600_000;
 
 /// Stands in for a transaction: claim, row and outcome in one go.
 async fn in_one_commit(
@@ -28,7 +31,7 @@ async fn in_one_commit(
     let n = effects.happen();
     let outcome =
         Some(Outcome::new(201, format!("charged {n}")).header("location", format!("/payments/{n}")));
-    let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::DAY };
+    let finish = Finish { verdict: Verdict::Completed, outcome, retention: Retention::Ms(HOUR_MS) };
     store.finish(ticket, finish).await.unwrap();
     charged(n)
 }
@@ -70,4 +73,35 @@ async fn a_store_that_cannot_be_read_follows_the_policy() {
         let app = service(store, &effects, layer(faulty, rule));
         assert_eq!(call(&app, payment("k", "{}")).await.status, code);
     }
+}
+
+/// Made when the clock of these tests starts.
+const MADE_AT_START: &str = "01a3185c-5000-7cc3-98c4-dc0c0c07398f";
+
+#[tokio::test]
+async fn a_key_that_is_older_than_outcomes_are_kept_is_refused_and_not_run_again() {
+    let (clock, effects) = (Clock::new(), Effects::default());
+    let store = clock.store();
+    let rule = payments().effect(Effect::Atomic).retention(Retention::Ms(HOUR_MS));
+    let rule = rule.key_format(KeyFormat::TimeOrdered { skew_ms: 1_000 });
+    let app = service(store.clone(), &effects, layer(store, rule));
+    assert_eq!(call(&app, payment(MADE_AT_START, "{}")).await.status, 201);
+    assert!(call(&app, payment(MADE_AT_START, "{}")).await.replayed());
+    clock.advance_ms(2 * HOUR_MS);
+    let late = call(&app, payment(MADE_AT_START, "{}")).await;
+    assert_eq!((late.status, late.code().as_str()), (412, "IDEMPOTENCY_KEY_EXPIRED"));
+    let plain = call(&app, payment("order-1001", "{}")).await;
+    assert_eq!((plain.status, plain.code().as_str()), (400, "IDEMPOTENCY_KEY_INVALID"));
+    assert_eq!(effects.count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_takes_too_long_is_dropped() {
+    let rule = payments().effect(Effect::Atomic).timeout(Duration::from_secs(5));
+    let handler = || async { std::future::pending::<axum::response::Response>().await };
+    let app = Router::new().route("/payments", post(handler)).layer(layer(Clock::new().store(), rule));
+    let got = tokio::time::timeout(Duration::from_secs(60), call(&app, payment("k", "{}"))).await;
+    let got = got.expect("it was not dropped");
+    assert_eq!((got.status, got.code().as_str()), (504, "IDEMPOTENCY_ATTEMPT_FAILED"));
+    assert_eq!(got.header("x-should-retry"), "true");
 }

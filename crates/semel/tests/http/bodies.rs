@@ -11,16 +11,16 @@ use axum::routing::post;
 use futures_util::stream;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
-use semel::State;
-use semel::http::Rule;
+use semel::http::{IdempotencyLayer, Rule};
 use semel::store::Store;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
+use semel::{Effect, Guard, State};
 use tokio::sync::{Notify, mpsc};
 use tower::ServiceExt;
 
 use crate::world::{
-    Clock, Effects, app, call, charged, client, layer, payment, payments, read, record, serve, state,
+    Clock, Effects, Got, app, call, charged, client, layer, payment, payments, read, record, serve, state,
 };
 
 #[tokio::test]
@@ -88,6 +88,51 @@ async fn a_request_body_that_breaks_claims_nothing() {
     assert!(record(&store, "k").await.is_none() && effects.count() == 0);
 }
 
+/// Each body is small enough; all of them together are not.
+#[tokio::test]
+async fn bodies_that_are_held_at_once_have_a_bound_together() {
+    let (store, effects) = (Clock::new().store(), Effects::default());
+    let bounded = || payments().body_bytes_max(1_000);
+    let guard = Guard::new(store.clone());
+    let layer = IdempotencyLayer::builder(guard.clone())
+        .scope_header("x-tenant-id".parse().unwrap())
+        .rule(bounded())
+        .otherwise(Rule::otherwise().body_bytes_max(1_000))
+        .buffered_bytes_max(1_500)
+        .build()
+        .unwrap();
+    let metrics = guard.metrics().clone();
+    let shows = |line: &str| {
+        assert!(metrics.render().lines().any(|have| have == line), "{line}\n{}", metrics.render())
+    };
+    let app = app(layer, &effects, charged);
+    let (sender, coming) = mpsc::channel::<Result<Bytes, Infallible>>(1);
+    let coming = stream::unfold(coming, |mut coming| async move { Some((coming.recv().await?, coming)) });
+    let first = tokio::spawn({
+        let (app, body) = (app.clone(), Body::from_stream(coming));
+        async move { call(&app, payment("k1", body)).await }
+    });
+    // It is being read: its length is not known, so as much is taken as it may have.
+    sender.send(Ok(Bytes::from("[1"))).await.unwrap();
+    sender.send(Ok(Bytes::from(", 2"))).await.unwrap();
+    while !metrics.render().contains("semel_http_buffered_bytes 1000") {
+        tokio::task::yield_now().await;
+    }
+    let refused = call(&app, payment("k2", vec![b' '; 600])).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "IDEMPOTENCY_BUSY"));
+    assert_eq!((refused.header("retry-after"), refused.header("x-should-retry")), ("1", "true"));
+    assert!(record(&store, "k2").await.is_none());
+    shows("semel_http_buffer_refused_total 1");
+    assert_eq!(call(&app, payment("k3", vec![b' '; 400])).await.status, 201);
+    assert_eq!(call(&app, payment("k4", "")).await.status, 201, "no body needs no room");
+    sender.send(Ok(Bytes::from("]"))).await.unwrap();
+    drop(sender);
+    assert_eq!(first.await.unwrap().status, 201);
+    shows("semel_http_buffered_bytes 0");
+    assert_eq!(call(&app, payment("k2", vec![b' '; 600])).await.status, 201);
+    assert_eq!(effects.count(), 4);
+}
+
 #[tokio::test]
 async fn a_response_is_kept_up_to_its_bound_and_never_run_again_beyond_it() {
     for (bytes, kept) in [(99, true), (100, true), (101, false), (1_000_000, false)] {
@@ -119,9 +164,7 @@ fn streaming<S: Store>(
         let coming = coming.lock().await.take().unwrap();
         let chunks = stream::unfold(coming, |mut coming| async move {
             let chunk = coming.recv().await?;
-            let result =
-                if chunk == "BREAK" { Err(std::io::Error::other("broke")) } else { Ok(Bytes::from(chunk)) };
-            Some((result, coming))
+            Some((Ok::<_, Infallible>(Bytes::from(chunk)), coming))
         });
         Response::builder().header("content-type", content_type).body(Body::from_stream(chunks)).unwrap()
     };
@@ -210,19 +253,48 @@ async fn a_response_without_end_is_passed_on_when_its_time_is_up() {
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_is_like_a_call_that_broke() {
-    let store = Clock::new().store();
-    let (app, chunks, effects) = streaming(store.clone(), "text/plain", payments());
-    let first = tokio::spawn({
-        let app = app.clone();
-        async move { app.oneshot(payment("k", "{}")).await.unwrap().into_body().collect().await }
-    });
-    chunks.send("half of").await.unwrap();
-    chunks.send("BREAK").await.unwrap();
-    assert!(first.await.unwrap().is_err(), "the caller sees it break too");
-    assert_eq!(state(&store, "k").await, Some(State::Uncertain));
-    assert_eq!(call(&app, payment("k", "{}")).await.code(), "IDEMPOTENCY_OUTCOME_UNCERTAIN");
-    assert_eq!(effects.count(), 1);
+async fn an_answer_that_breaks_off_half_way_says_what_is_known() {
+    let (lost, uncertain) = ("IDEMPOTENCY_ANSWER_LOST", "IDEMPOTENCY_OUTCOME_UNCERTAIN");
+    for (effect, said, code, retry, left) in [
+        (Effect::Opaque, None, uncertain, "false", State::Uncertain),
+        (Effect::Keyed, None, "IDEMPOTENCY_ATTEMPT_FAILED", "true", State::FailedRetryable),
+        (Effect::Opaque, Some("applied"), lost, "false", State::Completed),
+        (Effect::Keyed, Some("applied"), lost, "false", State::Completed),
+    ] {
+        let (store, effects) = (Clock::new().store(), Effects::default());
+        let answer = move |_| {
+            let half = stream::iter([Ok(Bytes::from("half of")), Err(std::io::Error::other("broke"))]);
+            let response = Response::builder().status(201).header("location", "/payments/1");
+            let response =
+                said.into_iter().fold(response, |response, said| response.header("idempotency-effect", said));
+            response.body(Body::from_stream(half)).unwrap()
+        };
+        let app = app(layer(store.clone(), payments().effect(effect)), &effects, answer);
+        let first = app.clone().oneshot(payment("k", "{}")).await.unwrap();
+        let (parts, body) = first.into_parts();
+        let body =
+            body.collect().await.unwrap_or_else(|error| panic!("{effect:?} {said:?}: {error}")).to_bytes();
+        let first = Got { status: parts.status.as_u16(), headers: parts.headers, body };
+        assert_eq!((first.status, first.code().as_str()), (502, code), "{effect:?} {said:?}");
+        assert_eq!(first.header("x-should-retry"), retry);
+        assert_eq!(state(&store, "k").await, Some(left), "{effect:?} {said:?}");
+        if left == State::FailedRetryable {
+            continue;
+        }
+        let again = call(&app, payment("k", "{}")).await;
+        match left {
+            // What it said is remembered, as far as it came.
+            State::Completed => {
+                assert_eq!((again.status, again.replayed(), again.body.len()), (201, true, 0));
+                assert_eq!(
+                    (again.header("idempotency-body"), again.header("location")),
+                    ("not-kept", "/payments/1")
+                );
+            }
+            _ => assert_eq!((again.status, again.code().as_str()), (409, uncertain)),
+        }
+        assert_eq!(effects.count(), 1);
+    }
 }
 
 #[tokio::test]

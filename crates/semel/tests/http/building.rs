@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use http::Method;
 use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
-use semel::Guard;
+use semel::guard::{Ended, Found};
 use semel::http::{BuildError, Builder, IdempotencyLayer, KeyRule, Rule};
 use semel::store::memory::MemoryStore;
+use semel::{Effect, Guard, KeyFormat};
 
 fn builder() -> Builder<MemoryStore> {
     IdempotencyLayer::builder(Guard::new(MemoryStore::new()))
@@ -58,5 +59,35 @@ fn rules_that_cannot_hold_are_refused() {
     for bad in ["intents", "/intents/", "/in tents"] {
         assert!(matches!(refused(tenant().status_at(bad)), BuildError::StatusAt(_)), "{bad}");
     }
+    for bad in [vec!["short"], vec!["a secret of this service"; 9]] {
+        let builder = tenant().status_secrets(bad);
+        assert!(matches!(refused(builder), BuildError::StatusSecrets { .. }));
+    }
+    let too_small = tenant().rule(rule().body_bytes_max(2 << 20)).buffered_bytes_max(1 << 20);
+    assert!(matches!(refused(too_small), BuildError::BufferedBytesMax { .. }));
     assert!(tenant().rule(rule().accept().key(KeyRule::Optional)).status_at("/intents").build().is_ok());
+}
+
+/// What the layer cannot do where the handler claims for itself is refused, not passed over.
+#[test]
+fn settings_that_do_nothing_for_an_atomic_operation_are_refused() {
+    let atomic = || Rule::on("POST /a").name("pay").effect(Effect::Atomic);
+    let second = Duration::from_secs(1);
+    let lookup = |_| async { Found::Unknown };
+    for (setting, rule) in [
+        ("respond_async_after", atomic().respond_async_after(second)),
+        ("accept", atomic().accept()),
+        ("lookup", atomic().lookup(lookup, second)),
+        ("failures", atomic().failures(|_| Ended::Hold)),
+    ] {
+        for builder in [
+            builder().single_tenant().status_at("/intents").rule(rule.clone()),
+            builder().single_tenant().status_at("/intents").otherwise(rule),
+        ] {
+            let error = builder.build().expect_err(setting).to_string();
+            assert!(error.contains(&format!("`{setting}`")) && error.contains("Effect::Atomic"), "{error}");
+        }
+    }
+    let honoured = atomic().timeout(second).key_format(KeyFormat::TimeOrdered { skew_ms: 0 });
+    assert!(builder().single_tenant().rule(honoured).build().is_ok());
 }

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::post;
 use http::{Method, Request};
-use semel::http::Rule;
+use semel::http::{Builder, Rule};
 use semel::store::memory::MemoryStore;
 use semel::{Effect, State};
 use tokio::sync::Notify;
@@ -24,6 +24,10 @@ struct Service {
 }
 
 fn service(store: MemoryStore, rule: Rule, answer: fn(u32) -> axum::response::Response) -> Service {
+    service_with(builder(store).rule(rule), answer)
+}
+
+fn service_with(builder: Builder<MemoryStore>, answer: fn(u32) -> axum::response::Response) -> Service {
     let (started, go, effects) = (Arc::new(Notify::new()), Arc::new(Notify::new()), Effects::default());
     let (starts, goes, happened) = (Arc::clone(&started), Arc::clone(&go), effects.clone());
     let handler = move || async move {
@@ -31,12 +35,27 @@ fn service(store: MemoryStore, rule: Rule, answer: fn(u32) -> axum::response::Re
         goes.notified().await;
         answer(happened.happen())
     };
-    let layer = builder(store).rule(rule).status_at("/v1/intents").build().unwrap();
+    let layer = builder.status_at("/v1/intents").build().unwrap();
     let app = Router::new()
         .route("/payments", post(handler))
         .layer(layer.clone())
         .route_service("/v1/intents/{id}", layer.status_service());
     Service { app, started, go, effects }
+}
+
+impl Service {
+    /// Sends a request, and a second one while the first is under way, which is told where to ask; then lets it go on.
+    async fn place(&self) -> String {
+        let first = tokio::spawn({
+            let app = self.app.clone();
+            async move { call(&app, payment("k", "{}")).await }
+        });
+        self.started.notified().await;
+        let place = call(&self.app, payment("k", "{}")).await.header("location").to_owned();
+        self.go.notify_one();
+        first.await.unwrap();
+        place
+    }
 }
 
 async fn ask(app: &Router, tenant: &str, place: &str) -> Got {
@@ -123,10 +142,8 @@ async fn quick_work_is_answered_at_once_also_where_202_is_allowed() {
 
 #[tokio::test]
 async fn an_intent_is_shown_to_its_own_scope_only() {
-    let service = service(Clock::new().store(), payments(), charged);
-    service.go.notify_one();
-    call(&service.app, payment("k", "{}")).await;
-    let place = format!("/v1/intents/{}", crate::world::intent("k").id());
+    let service = service(Clock::new().store(), payments().accept(), charged);
+    let place = service.place().await;
     assert_eq!(ask(&service.app, "acme", &place).await.status, 201);
     let nothing = format!("/v1/intents/{}", crate::world::intent("other").id());
     let no_such = ask(&service.app, "acme", &nothing).await;
@@ -148,10 +165,9 @@ async fn what_went_wrong_is_told_as_a_problem() {
         ((|_| status(502)) as fn(u32) -> _, "IDEMPOTENCY_OUTCOME_UNCERTAIN", "false"),
         ((|_| status(500)) as fn(u32) -> _, "IDEMPOTENCY_ATTEMPT_FAILED", "true"),
     ] {
-        let service = service(Clock::new().store(), payments(), answer);
-        service.go.notify_one();
-        call(&service.app, payment("k", "{}")).await;
-        let got = ask(&service.app, "acme", &format!("/v1/intents/{}", crate::world::intent("k").id())).await;
+        let service = service(Clock::new().store(), payments().accept(), answer);
+        let place = service.place().await;
+        let got = ask(&service.app, "acme", &place).await;
         assert_eq!((got.status, got.code().as_str(), got.header("x-should-retry")), (409, code, retry));
     }
 }
@@ -164,7 +180,7 @@ async fn nobody_is_told_to_wait_for_work_that_nobody_does() {
     let (app, effects) = (service.app.clone(), service.effects.clone());
     let first = tokio::spawn(async move { call(&app, payment("k", "{}")).await });
     service.started.notified().await;
-    let place = format!("/v1/intents/{}", crate::world::intent("k").id());
+    let place = call(&service.app, payment("k", "{}")).await.header("location").to_owned();
     assert_eq!(ask(&service.app, "acme", &place).await.status, 202);
     // The owner's process is gone, for all the store knows.
     clock.advance_ms(30_000);
@@ -172,4 +188,36 @@ async fn nobody_is_told_to_wait_for_work_that_nobody_does() {
     service.go.notify_one();
     first.await.unwrap();
     assert_eq!((ask(&service.app, "acme", &place).await.status, effects.count()), (201, 1));
+}
+
+/// Operation and key of an intent are known to many in a tenant; its address only to those who were told it.
+#[tokio::test]
+async fn an_intent_is_shown_to_those_who_were_told_its_address_only() {
+    const SECRET: &str = "a secret of this service";
+    const NEXT: &str = "and the one that comes next";
+    let store = Clock::new().store();
+    let instance = |rule: Rule, secrets: &[&str]| {
+        service_with(builder(store.clone()).rule(rule).status_secrets(secrets), charged)
+    };
+    let first = instance(payments().accept(), &[SECRET]);
+    let place = first.place().await;
+    let id = crate::world::intent("k").id().to_string();
+    let made_up = [format!("/v1/intents/{id}"), format!("/v1/intents/{id}.{}", "0".repeat(32))];
+    for place in made_up {
+        let got = ask(&first.app, "acme", &place).await;
+        assert_eq!((got.status, got.code().as_str()), (404, "IDEMPOTENCY_INTENT_NOT_FOUND"), "{place}");
+    }
+    for (secrets, rule, status) in [
+        (&[SECRET][..], payments().accept(), 201),
+        (&[NEXT, SECRET], payments().accept(), 201),
+        (&[NEXT], payments().accept(), 404),
+        (&[], payments().accept(), 404),
+        // An operation that does not answer with 202 has no status.
+        (&[SECRET], payments(), 404),
+    ] {
+        let other = instance(rule, secrets);
+        assert_eq!(ask(&other.app, "acme", &place).await.status, status, "{secrets:?}");
+        assert_eq!(ask(&other.app, "globex", &place).await.status, 404);
+    }
+    assert_eq!(first.effects.count(), 1);
 }

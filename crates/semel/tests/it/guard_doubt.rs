@@ -1,12 +1,14 @@
 //! Doubt, outages and leases that end too early: cases in which a guard could run twice or forget.
 
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use semel::guard::Guarded;
+use semel::guard::{Guarded, Limits, Spawn};
 use semel::intent::fingerprint::Recipe;
 use semel::intent::identity::IntentId;
+use semel::observe::Metrics;
 use semel::store::faulty::{Call, Fault, Faulty};
 use semel::store::memory::MemoryStore;
 use semel::store::{
@@ -17,6 +19,8 @@ use semel::{
     Effect, Execution, Failure, Found, Guard, GuardError, InFlight, Key, KeyFormat, OnceError, Outcome,
     Owner, State, StoreDown, StoreTime,
 };
+
+use tokio::sync::Notify;
 
 use crate::guard_world::{Effects, acme, key, store};
 
@@ -468,4 +472,70 @@ async fn an_outcome_too_large_for_this_store_is_recorded_without_its_body() {
             assert_eq!(answer.outcome.headers.len(), 1, "{effect}");
         }
     }
+}
+
+/// A machine whose timers stand still while it sleeps, and the time of day goes on.
+#[derive(Clone, Default)]
+struct Machine {
+    gained_ms: Arc<AtomicI64>,
+}
+
+impl Machine {
+    fn sleeps(&self, ms: i64) {
+        self.gained_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Spawn for Machine {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        tokio::spawn(task);
+    }
+    fn gained_ms(&self) -> i64 {
+        self.gained_ms.load(Ordering::SeqCst)
+    }
+}
+
+const AN_HOUR_MS: i64 = 3_600_000;
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_slept_through_its_lease_sends_nothing_after_it() {
+    // What was slept, and how often the call is sent then: within the lease, beyond it, and with the clock set back.
+    for (slept_ms, sent) in [(10_000, 1), (AN_HOUR_MS, 0), (-AN_HOUR_MS, 1)] {
+        let (machine, effects) = (Machine::default(), Effects::default());
+        let guard = Guard::with(store(), Limits::default(), Metrics::new(), machine.clone());
+        let lookup = |_| async { Found::NotApplied };
+        let pay = guard.operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
+        let (started, wakes) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (starts, woken, sends) = (Arc::clone(&started), Arc::clone(&wakes), effects.clone());
+        let work = move |_| async move {
+            starts.notify_one();
+            woken.notified().await;
+            Ok::<_, Failure>(sends.happen())
+        };
+        let call = tokio::spawn(async move { pay.once(&acme(), &key("k"), &(), work).await });
+        started.notified().await;
+        machine.sleeps(slept_ms);
+        wakes.notify_one();
+        let ended = call.await.unwrap();
+        assert_eq!(effects.count(), sent, "slept for {slept_ms} ms: {ended:?}");
+        let lost = matches!(ended, Err(OnceError::Guard(GuardError::ClaimLost { .. })));
+        assert_eq!(lost, sent == 0, "{ended:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_was_slept_through_is_given_back_and_asked_for_anew() {
+    let (machine, claims) = (Machine::default(), Arc::new(AtomicU32::new(0)));
+    let (sleeps, asked) = (machine.clone(), Arc::clone(&claims));
+    let faulty = Faulty::new(store(), move |call| {
+        if call == Call::Claim && asked.fetch_add(1, Ordering::SeqCst) == 0 {
+            sleeps.sleeps(AN_HOUR_MS);
+        }
+        Fault::None
+    });
+    let guard = Guard::with(faulty, Limits::default(), Metrics::new(), machine);
+    let pay = guard.operation("pay").unwrap();
+    let reply = pay.once(&acme(), &key("k"), &(), |_| async { Ok(1) }).await.unwrap();
+    assert_eq!((reply.value, reply.replayed, reply.stored), (1, false, true));
+    assert!(claims.load(Ordering::SeqCst) > 1, "it ran under a claim that was over");
 }

@@ -88,7 +88,7 @@ where
         Extent::Error => (Seen::Lost, broken(body).await),
         // Not the bound in bytes, then the one in time: the answer stopped half way.
         Extent::Bound if Instant::now() >= deadline => (Seen::TimedOut, Got::nothing()),
-        Extent::Whole | Extent::Trailers | Extent::Bound => {
+        Extent::Whole | Extent::Trailers | Extent::Bound | Extent::Full => {
             let seen = signals(body.data());
             (seen, Got::response(Response::from_parts(head, body)))
         }

@@ -86,7 +86,7 @@ impl Prepared {
         let mut body = EdgeBody::untouched(body);
         let body = match body.fill(bytes_max, None).await {
             Extent::Whole => body.data().clone(),
-            Extent::Bound => return Err(InvalidRequest::BodyTooLarge { bytes_max }),
+            Extent::Bound | Extent::Full => return Err(InvalidRequest::BodyTooLarge { bytes_max }),
             Extent::Error | Extent::Trailers => return Err(InvalidRequest::BodyUnreadable),
         };
         let first_sent = head.extensions.get().map(|FirstSent(at)| *at);

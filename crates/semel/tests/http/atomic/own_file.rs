@@ -9,11 +9,13 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use http::{Request, Response, StatusCode};
 use rusqlite::{Connection, TransactionBehavior};
-use semel::http::ClaimHandle;
+use semel::guard::{Kept, Rebuild, Rebuilt};
+use semel::http::{ClaimHandle, Rule};
 use semel::store::Store;
+use semel::store::faulty::{Call, Fault, Faulty};
 use semel::tx::TxError;
 use semel::tx::sqlite::{SqliteReader, migrate};
-use semel::{Effect, InFlight};
+use semel::{Effect, InFlight, Outcome, StoreDown};
 use std::time::Duration;
 
 use crate::world::{Got, call, layer, payment, payments};
@@ -47,13 +49,20 @@ impl Service {
     }
 
     fn app_on(&self, fate: Fate, store: impl Store) -> Router {
+        self.app_with(fate, store, self.rule())
+    }
+
+    fn rule(&self) -> Rule {
+        payments().effect(Effect::Atomic).in_flight(InFlight::Wait(Duration::from_secs(5)))
+    }
+
+    fn app_with(&self, fate: Fate, store: impl Store, rule: Rule) -> Router {
         let path: Arc<Path> = self.path.clone().into();
         let handler = move |request: Request<Body>| async move {
             let claim = request.extensions().get::<ClaimHandle>().cloned().unwrap();
             let body = axum::body::to_bytes(request.into_body(), 1_000).await.unwrap();
             tokio::task::spawn_blocking(move || pay(&path, &claim, &body, fate)).await.unwrap()
         };
-        let rule = payments().effect(Effect::Atomic).in_flight(InFlight::Wait(Duration::from_secs(5)));
         let layer = layer(store, rule);
         Router::new().route("/payments", post(handler)).layer(layer)
     }
@@ -196,5 +205,45 @@ async fn what_the_handler_commits_is_sealed_like_the_rest() {
     // Whoever has another key is told nothing, and nothing runs again.
     let other = call(&app(sealed("two", 2)).await, payment("k", "{}")).await;
     assert_eq!(other.status, 503);
+    assert_eq!(service.payments(), 1);
+}
+
+/// Reads the payment from its table, as a service would.
+struct FromTheTable;
+
+impl Rebuild for FromTheTable {
+    fn reference(&self, outcome: &Outcome) -> Option<String> {
+        let text = String::from_utf8(outcome.body_bytes()?.to_vec()).ok()?;
+        Some(text.strip_prefix("paid ")?.split(' ').next()?.to_owned())
+    }
+
+    fn rebuild(&self, kept: Kept) -> Rebuilt<'_> {
+        Box::pin(async move { Ok(Outcome::new(kept.code, format!("paid {} \u{fffd}", kept.reference))) })
+    }
+}
+
+/// Only what names the result reaches the file, and the answer is made again from it.
+#[tokio::test]
+async fn of_a_minimal_operation_only_the_reference_is_committed() {
+    let service = Service::new();
+    let rule = || service.rule().minimal(FromTheTable);
+    let reader = async || SqliteReader::open(&service.path).await.unwrap();
+    let first = call(&service.app_with(Fate::Lives, reader().await, rule()), payment("k", "{}")).await;
+    assert_eq!((first.status, first.replayed(), first.header("location")), (201, false, "/payments/1"));
+    let db = Connection::open(&service.path).unwrap();
+    let stored: Vec<u8> = db.query_row("SELECT outcome FROM semel_intent", [], |row| row.get(0)).unwrap();
+    assert!(!stored.windows(4).any(|window| window == b"paid"), "the whole answer is in the file");
+    assert!(!stored.windows(8).any(|window| window == b"location"), "its headers are in the file");
+    // Found by the layer; and, where the layer cannot read, by the handler's own transaction.
+    let blind =
+        Faulty::new(reader().await, |asked| if asked == Call::Get { Fault::Refused } else { Fault::None });
+    for again in [
+        call(&service.app_with(Fate::DiesBeforeCommit, reader().await, rule()), payment("k", "{}")).await,
+        call(&service.app_with(Fate::Lives, blind, rule().store_down(StoreDown::Open)), payment("k", "{}"))
+            .await,
+    ] {
+        assert_eq!((again.status, again.replayed()), (201, true));
+        assert_eq!((&again.body, again.header("idempotency-body")), (&first.body, ""));
+    }
     assert_eq!(service.payments(), 1);
 }
