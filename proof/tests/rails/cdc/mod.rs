@@ -17,4 +17,5 @@ mod parked;
 mod resume;
 mod routed;
 mod standby;
+mod unreadable;
 mod world;

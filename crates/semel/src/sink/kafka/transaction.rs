@@ -134,14 +134,19 @@ impl Sink for KafkaTransactions {
         }
         match self.transact(events, None).await {
             Ok(()) => vec![Published::Confirmed; events.len()],
-            Err(error) => events.iter().map(|event| answer(event, &error)).collect(),
+            Err(error) => {
+                // Of several with that id it is not known which one was refused.
+                let named = |event: &&Arc<Event>| error.refused_event() == Some(event.id());
+                let is_known = events.iter().filter(named).count() == 1;
+                events.iter().map(|event| answer(event, &error, is_known)).collect()
+            }
         }
     }
 }
 
-fn answer(event: &Event, error: &SinkError) -> Published {
+fn answer(event: &Event, error: &SinkError, is_known: bool) -> Published {
     match error.refused_event() {
-        Some(id) if id == event.id() => Published::Refused(error.clone()),
+        Some(id) if is_known && id == event.id() => Published::Refused(error.clone()),
         Some(_) => {
             Published::Failed(SinkError::not_published("another event of its transaction was refused"))
         }
