@@ -9,6 +9,7 @@ mod chaos;
 mod check;
 mod crash;
 mod exactly_once;
+mod filtered;
 mod large;
 mod lineage;
 mod lost;
