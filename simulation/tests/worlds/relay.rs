@@ -1,6 +1,6 @@
 //! The world of the relay: a thousand histories, planted bugs, known defects.
 
-use simulation::known::{assert_known_defect, assert_mended};
+use simulation::known::assert_mended;
 use simulation::worlds::relay::RelayWorld;
 
 use crate::laws;
@@ -60,8 +60,7 @@ fn refused_behind_a_failing_one() {
     assert_mended::<RelayWorld>("relay_refused_behind_a_failing_one");
 }
 
-/// An event that is parked by itself, or has no key, is parked under its id alone.
 #[test]
 fn twins_share_a_parked_key() {
-    assert_known_defect::<RelayWorld>("relay_twins_share_a_parked_key");
+    assert_mended::<RelayWorld>("relay_twins_share_a_parked_key");
 }

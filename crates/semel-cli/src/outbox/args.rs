@@ -120,6 +120,9 @@ Example:
 pub(crate) struct Skip {
     /// Its id
     pub(crate) id: Uuid,
+    /// Its topic, where events with this id are parked on several
+    #[arg(long)]
+    pub(crate) topic: Option<String>,
     /// Yes, for ever
     #[arg(long)]
     pub(crate) yes: bool,

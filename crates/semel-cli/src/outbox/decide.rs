@@ -30,7 +30,7 @@ pub(super) async fn retry(outbox: &AnyOutbox, args: &Retry, as_json: bool) -> Re
 pub(super) async fn skip(outbox: &AnyOutbox, args: &Skip, as_json: bool) -> Result<(), Failed> {
     let id = args.id;
     confirmed(args.yes, &format!("event {id} would be deleted and never be published"))?;
-    if !outbox.skip(id).await? {
+    if !outbox.skip(id, args.topic.as_deref()).await? {
         return Err(Failed::not_done(format!(
             "event {id} is not parked; `semel outbox parked` shows what is"
         )));

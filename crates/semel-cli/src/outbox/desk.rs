@@ -102,8 +102,11 @@ impl AnyOutbox {
         each!(self, outbox => outbox.retry(key).await)
     }
 
-    pub(crate) async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
-        each!(self, outbox => outbox.skip(id).await)
+    pub(crate) async fn skip(&self, id: Uuid, topic: Option<&str>) -> Result<bool, SourceError> {
+        each!(self, outbox => match topic {
+            Some(topic) => outbox.skip_on(id, topic).await,
+            None => outbox.skip(id).await,
+        })
     }
 
     /// Where the lineage is wrong nothing opens, so this goes by the URL.

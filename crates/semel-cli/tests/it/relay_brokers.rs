@@ -147,7 +147,7 @@ mod nats {
         assert!(came.iter().all(|message| message.headers.get("ce-source").unwrap().as_str() == "/shop"));
         let listed = outbox.semel(&["ls", "--oldest-first", "--json"]).json();
         for (message, event) in came.iter().zip(listed["events"].as_array().unwrap()) {
-            assert_eq!(event["id"], message.headers.get("Nats-Msg-Id").unwrap().as_str());
+            assert_eq!(event["id"], message.headers.get("semel-id").unwrap().as_str());
         }
     }
 }

@@ -178,7 +178,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops");
-                    let _ = self.source.leave().await;
+                    let _ = self.leave().await;
                     return Err(error);
                 }
             }
@@ -186,7 +186,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         // Given back now, it would be taken by another, whom the one that was left in the middle might still fence.
         if sea.begins {
             tracing::warn!("stopped while the sink was taken over; another goes on when the lease is over");
-        } else if let Err(error) = self.source.leave().await {
+        } else if let Err(error) = self.leave().await {
             tracing::warn!(%error, "the source was not given back; another takes it when the lease is over");
         }
         Ok(ended)

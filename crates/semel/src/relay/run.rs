@@ -215,15 +215,23 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops");
-                    let _ = self.source.leave().await;
+                    let _ = self.leave().await;
                     return Err(error);
                 }
             }
         }
-        if let Err(error) = self.source.leave().await {
+        if let Err(error) = self.leave().await {
             tracing::warn!(%error, "lanes were not given back; others take them when the lease is over");
         }
         Ok(ended)
+    }
+
+    /// Gives everything back. First the sink goes, and with it what it has queued and not sent: once another relay has the
+    /// lanes, that would overtake what the other sends.
+    pub(super) async fn leave(self) -> Result<(), SourceError> {
+        let Self { mut source, sink, .. } = self;
+        drop(sink);
+        source.leave().await
     }
 
     /// Waits for the next look. A wake or a stop ends it.

@@ -103,12 +103,14 @@ pub struct Pending {
     pub event: Arc<Event>,
     /// An earlier event of its key is parked: this one must not be sent but is to be [held](Settled::Held).
     pub held: bool,
+    /// Why it cannot be published, where its row cannot be read: it must not be sent but is to be [parked](Settled::Parked).
+    pub unreadable: Option<String>,
 }
 
 impl Pending {
     /// One that may be sent.
     pub fn new(event: Event) -> Self {
-        Self { event: Arc::new(event), held: false }
+        Self { event: Arc::new(event), held: false, unreadable: None }
     }
 }
 
@@ -243,7 +245,7 @@ pub struct Lag {
     pub lanes: u32,
     /// The highest epoch under which one of them is.
     pub epoch: Option<u64>,
-    /// What the server keeps for us that was not confirmed yet, where it says so.
+    /// What the server keeps of its log for us, where it says so.
     pub bytes: Option<u64>,
 }
 
@@ -261,7 +263,7 @@ pub struct Pruned {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Parked {
-    /// Names what is held together: the partition key, or the event's id where it has none.
+    /// Names what is held together: the partition key; of an event that has none, or is parked alone, its id, a slash and its topic.
     pub key: String,
     /// The event, payload and all.
     pub event: Event,
@@ -272,7 +274,7 @@ pub struct Parked {
 }
 
 impl Parked {
-    /// The event's id, by which it is skipped.
+    /// The event's id, by which it is skipped, together with its topic where several have it.
     pub fn id(&self) -> Uuid {
         self.event.id()
     }

@@ -66,7 +66,7 @@ impl<'a> Waves<'a> {
             let settled = pending.held.then_some(Settled::Held);
             Going { key, topic: pending.event.topic(), first_failed: None, failures: 0, settled }
         });
-        Self {
+        let mut waves = Self {
             events: events.collect(),
             poison: options.poison,
             tries_max: if batch.is_retry { 1 } else { options.tries_max },
@@ -76,7 +76,13 @@ impl<'a> Waves<'a> {
             confirmed_in: None,
             stalled: None,
             taken: BTreeSet::new(),
+        };
+        for (at, pending) in batch.events.iter().enumerate().filter(|(_, pending)| !pending.held) {
+            if let (Some(reason), None) = (&pending.unreadable, &waves.events[at].settled) {
+                waves.park(at, &SinkError::not_published(reason.clone()), true);
+            }
         }
+        waves
     }
 
     /// The places of those that may go now, in order. Empty when all is settled.

@@ -42,7 +42,7 @@ fn of(events: Vec<Pending>) -> Batch {
 fn pending(key: Option<&str>, topic: &str) -> Pending {
     let event = Event::new(topic, "made", "{}").unwrap();
     let event = key.map_or(event.clone(), |key| event.key(key).unwrap());
-    Pending { event: Arc::new(event), held: false }
+    Pending { event: Arc::new(event), held: false, unreadable: None }
 }
 
 fn batch(events: &[(&str, &str)]) -> Batch {
@@ -64,6 +64,25 @@ fn refused() -> Published {
 
 fn parked(error: &str, for_good: bool, alone: bool) -> Settled {
     Settled::Parked { error: error.into(), for_good, alone }
+}
+
+#[test]
+fn one_that_cannot_be_read_is_parked_and_never_sent() {
+    let odd = |key: Option<&str>| Pending { unreadable: Some("no text".into()), ..pending(key, "t") };
+    let batch = of(vec![
+        odd(Some("a")),
+        pending(Some("a"), "t"),
+        pending(Some("b"), "t"),
+        odd(None),
+        Pending { held: true, ..odd(Some("c")) },
+    ]);
+    let mut waves = Trial::new(&batch, &RelayOptions::default());
+    assert_eq!(waves.ready(), [2]);
+    waves.fold(&[2], vec![Published::Confirmed]);
+    let settled = waves.waves.settled();
+    assert_eq!(settled[0], parked("no text", true, false));
+    assert_eq!(settled[1..3], [Settled::Held, Settled::Confirmed]);
+    assert_eq!(settled[3..], [parked("no text", true, true), Settled::Held]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub enum Style {
 
 /// The headers of one event: semel's own first, then the event's in their order.
 ///
-/// A header of the event's that has a name of semel's gives way to it. `ce` is the prefix that CloudEvents gives its
+/// A header of the event's that has a name of semel's gives way to it, also `semel-key`, which some sinks add. `ce` is the prefix that CloudEvents gives its
 /// attributes in the protocol at hand: `ce_` in Kafka, `ce-` in HTTP and NATS.
 ///
 /// ```
@@ -87,7 +87,8 @@ pub fn of(event: &Event, style: &Style, ce: &str) -> Vec<(String, String)> {
     }
     let ours = all.len();
     for (name, text) in event.headers() {
-        if !all[..ours].iter().any(|(there, _)| there.eq_ignore_ascii_case(name)) {
+        let is_ours = |there: &str| there.eq_ignore_ascii_case(name);
+        if !is_ours(KEY) && !all[..ours].iter().any(|(there, _)| is_ours(there)) {
             all.push((name.to_owned(), text.to_owned()));
         }
     }
@@ -108,6 +109,10 @@ mod tests {
         let headers = of(&event, &Style::Plain, "ce_");
         assert_eq!(value(&headers, CONTENT_TYPE), Some("application/json"));
         assert_eq!(value(&headers, "Content-Type"), None);
+        // As a service in another language may write it.
+        let mut event = event;
+        event.headers.push((KEY.to_owned(), "another".to_owned()));
+        assert_eq!(value(&of(&event, &Style::Plain, "ce_"), KEY), None);
     }
 
     #[test]

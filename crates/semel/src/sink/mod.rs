@@ -33,6 +33,8 @@ pub mod nats;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis_stream;
+#[cfg(any(feature = "nats", feature = "sqs"))]
+mod repeats;
 #[cfg(feature = "sqs")]
 pub mod sqs;
 #[cfg(feature = "webhook")]

@@ -3,7 +3,7 @@
 //! | in the message | from the event |
 //! |---|---|
 //! | subject | its topic |
-//! | `Nats-Msg-Id` | its id: within the stream's duplicate window a repeat is acknowledged and not stored again |
+//! | `Nats-Msg-Id` | its id, a dot and the SHA-256 of its topic: within the stream's duplicate window a repeat is acknowledged and not stored again |
 //! | headers | as everywhere, see [`headers`]; `semel-key` is its partition key |
 //!
 //! An event that no stream listens for is not confirmed. With [`stream`](NatsOptions::stream) only that stream may take it.
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use super::answers::Answers;
 use super::headers::{self, Style};
 use super::lanes::Lanes;
+use super::repeats::deduplication_id;
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
@@ -159,7 +160,7 @@ impl NatsSink {
             };
             let mut message =
                 jetstream::message::PublishMessage::build().payload(event.payload().clone()).headers(headers);
-            message = message.message_id(event.id().to_string());
+            message = message.message_id(deduplication_id(event));
             if let Some(stream) = &self.options.stream {
                 message = message.expected_stream(stream);
             }

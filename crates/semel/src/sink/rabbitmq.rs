@@ -159,7 +159,7 @@ impl RabbitmqSink {
         }
         let mut broken = waiting.len() < wave.len();
         // The client hangs what came back on whichever confirm it meets next, which need not be its own: all of the wave
-        // are waited for before any is judged, and each by its own id.
+        // are waited for before any is judged, and each by its own topic and id.
         let (mut told, mut returned) = (Vec::with_capacity(waiting.len()), HashMap::new());
         for (n, confirm) in waiting {
             match timeout_at(until, confirm).await {
@@ -168,7 +168,7 @@ impl RabbitmqSink {
                         && let Some(id) = back.delivery.properties.message_id()
                     {
                         let why = format!("{} ({})", back.reply_text, back.reply_code);
-                        returned.insert(id.to_string(), why);
+                        returned.insert((back.delivery.routing_key.to_string(), id.to_string()), why);
                     }
                     told.push((n, confirmation));
                 }
@@ -192,7 +192,8 @@ impl RabbitmqSink {
         }
         for (n, confirmation) in told {
             let event = &events[n];
-            let answer = match (returned.get(&event.id().to_string()), confirmation) {
+            let name = (event.topic().to_owned(), event.id().to_string());
+            let answer = match (returned.get(&name), confirmation) {
                 (Some(why), _) => self.unroutable(event.topic(), why),
                 // What came back with it is another's, and its own may have come back with one that has no answer.
                 (None, Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) if broken => silent(),

@@ -22,6 +22,7 @@ mod planted;
 #[cfg(all(feature = "seal", feature = "zstd"))]
 mod protect;
 mod recover;
+mod relay_drain;
 mod relay_observed;
 mod relay_promise;
 #[cfg(feature = "sqlite")]

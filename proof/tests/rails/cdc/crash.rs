@@ -163,3 +163,30 @@ async fn an_idle_outbox_beside_a_busy_database_holds_no_log() {
     source.lock().await.leave().await.unwrap();
     world.end().await;
 }
+
+/// What is kept for the slot begins with the oldest transaction that is under way, not with what was confirmed last.
+#[tokio::test]
+async fn what_the_server_keeps_is_told_as_the_server_has_it() {
+    let Some(world) = World::new().await else { return };
+    let (client, open) = (world.connect().await, world.connect().await);
+    let mut source = world.outbox().await.source();
+    client.batch_execute(&insert("a", "1")).await.unwrap();
+    assert_eq!(drained(&mut source, 1).await, ["1"]);
+    while world.slot("active").await.as_deref() != Some("true") {
+        nothing(&mut source).await;
+    }
+    open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
+    client.batch_execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2000000))").await.unwrap();
+    client.batch_execute(&insert("a", "2")).await.unwrap();
+    assert_eq!(drained(&mut source, 1).await, ["2"]);
+    let kept = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint
+                FROM pg_replication_slots WHERE slot_name = $1::text::name";
+    let kept: i64 = client.query_one(kept, &[&world.name]).await.unwrap().get(0);
+    assert!(kept > 2_000_000, "{kept}");
+    let told = source.lag().await.unwrap().bytes.unwrap();
+    // It may have come forward since, but not beyond what is open.
+    assert!(told > 2_000_000, "the server keeps {kept} bytes, and {told} are told");
+    open.batch_execute("COMMIT").await.unwrap();
+    source.leave().await.unwrap();
+    world.end().await;
+}

@@ -115,3 +115,30 @@ async fn what_is_set_aside_is_set_aside_once_whatever_the_slot_repeats() {
     source.leave().await.unwrap();
     world.end().await;
 }
+
+/// The second comes when the first is parked already.
+#[tokio::test]
+async fn one_id_on_two_topics_is_two_events() {
+    let Some(world) = World::new().await else { return };
+    let desk = PostgresOutbox::open(&world.url()).await.unwrap();
+    let sink = TestSink::default();
+    sink.state().refused.extend(["paid".to_owned(), "mail".to_owned()]);
+    let relay = Running::start(world.outbox().await.source(), &sink, quick());
+    let client = world.connect().await;
+    let id = uuid::Uuid::now_v7();
+    for (n, topic) in ["paid", "mail"].iter().enumerate() {
+        let insert = format!(
+            "INSERT INTO semel_outbox (id, topic, type, payload) VALUES ('{id}', '{topic}', 'made', '{topic}');"
+        );
+        client.batch_execute(&insert).await.unwrap();
+        // Whoever is through with it has parked it before.
+        client.batch_execute(&super::world::insert("a", &format!("a{n}"))).await.unwrap();
+        sink.wait_for(n + 1).await;
+    }
+    relay.stop().await;
+    assert_eq!(parked(&desk).await, [("paid".to_owned(), true), ("mail".to_owned(), true)]);
+    let keys: std::collections::BTreeSet<String> =
+        desk.parked(None, 10).await.unwrap().into_iter().map(|one| one.key).collect();
+    assert_eq!(keys.len(), 2, "{keys:?}");
+    world.end().await;
+}

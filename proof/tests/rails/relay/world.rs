@@ -200,3 +200,24 @@ pub async fn drained(source: &mut impl Source) -> Vec<String> {
     }
     told
 }
+
+/// A database whose text may be any bytes, on the server at this URL: its URL.
+pub async fn ascii_database(url: &str) -> String {
+    let (server, _) = url.rsplit_once('/').unwrap();
+    let name = corner();
+    let make =
+        format!("CREATE DATABASE {name} ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+    connect(url).await.batch_execute(&make).await.unwrap();
+    format!("{server}/{name}")
+}
+
+/// Gets rid of it, and of whoever is still there.
+pub async fn drop_database(url: &str, made: &str) {
+    let (_, name) = made.rsplit_once('/').unwrap();
+    connect(url).await.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await.unwrap();
+}
+
+/// A row whose topic is not UTF-8, by plain SQL in a database that does not look.
+pub const ODD_ROW: &str = "SET client_encoding = 'SQL_ASCII';
+    INSERT INTO semel_outbox (topic, type, key, payload)
+        VALUES (convert_from('\\x74ff', 'SQL_ASCII'), 'made', 'odd', 'odd');";

@@ -277,3 +277,18 @@ async fn a_cut_connection_is_no_missing_exchange() {
     }
     assert!(cut > 50, "only {cut} places to cut it");
 }
+
+/// One of two events with one id comes back: that says nothing of the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_id_on_two_topics_is_judged_by_topic() {
+    let Some(broker) = require(Service::Rabbitmq) else { return };
+    let (there, nowhere) = (unique("there"), unique("nowhere"));
+    declare(broker.url(), &there, &[("x-queue-type", text("quorum"))]).await;
+    let one = Event::new(&there, "k", "1").unwrap();
+    let other = Event::new(&nowhere, "k", "2").unwrap().with_id(one.id());
+    let mut sink = RabbitmqSink::options(broker.url()).unroutable(Unroutable::Refuse).open();
+    let answers = sink.publish(&[one.into(), other.into()]).await;
+    assert_eq!(answers[0], Published::Confirmed, "{answers:?}");
+    assert!(matches!(&answers[1], Published::Refused(_)), "{answers:?}");
+    assert_eq!(texts(&drain(broker.url(), &there).await), ["1"]);
+}

@@ -12,6 +12,8 @@ use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
 use testkit::services::{Lease, Service, alone, require};
 
+use crate::relay::sqlite::{connect as sqlite, file};
+use crate::relay::world::batch;
 use crate::sinks::{PATIENCE, confirmed, event, lose_an_answer, texts, unique};
 
 /// With patience: asked for nothing else, a client gives up after half a second.
@@ -203,4 +205,31 @@ async fn a_cut_connection_is_no_answer() {
     fsync("always").await;
     assert!(cut > 50, "only {cut} places to cut it: {said:?}");
     assert!(said.len() == 1 && said[0].contains("appendfsync everysec"), "{said:?}");
+}
+
+/// As a service in another language may write it; an event of ours cannot have such headers.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_does_not_pass_for_the_payload_or_the_key() {
+    let Some(server) = require(Service::Redis) else { return };
+    let name = unique("forged");
+    let (_directory, path, outbox) = file();
+    let insert = "INSERT INTO semel_outbox (topic, type, headers, payload)
+                  VALUES (?1, 'made', '{\"semel-payload\": \"forged\", \"semel-key\": \"forged\"}', CAST('mine' AS BLOB))";
+    sqlite(&path).execute(insert, [&name]).unwrap();
+    let forged = batch(&mut outbox.source()).await.events[0].event.clone();
+    let mut sink = RedisStreamSink::options(server.url()).unwrap().open();
+    assert!(confirmed(&sink.publish(&[forged]).await));
+    let fields: Vec<(String, Vec<String>)> = redis::cmd("XRANGE")
+        .arg(&name)
+        .arg("-")
+        .arg("+")
+        .query_async(&mut connect(server.url()).await)
+        .await
+        .unwrap();
+    let named = |wanted: &str| -> Vec<&str> {
+        let pairs = fields[0].1.chunks(2).filter(|pair| pair[0] == wanted);
+        pairs.map(|pair| pair[1].as_str()).collect()
+    };
+    assert_eq!(named(PAYLOAD), ["mine"]);
+    assert_eq!(named("semel-key"), [""; 0]);
 }

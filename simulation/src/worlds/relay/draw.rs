@@ -14,7 +14,6 @@ pub(super) fn draw(rng: &mut Rng) -> Plan {
     let appends = appends(rng);
     let mut plan = Plan { settings, appends, faults: Vec::new() };
     plan.faults = faults(rng, &plan);
-    avoid_what_is_known(&mut plan);
     plan
 }
 
@@ -151,21 +150,6 @@ fn faults(rng: &mut Rng, plan: &Plan) -> Vec<Fault> {
         }
     }
     faults
-}
-
-/// Events that have no key, or are parked by themselves, are parked under their id: two with one id share what becomes of
-/// it, and one waits for a person where the other was refused.
-const TWINS_SHARE_A_PARKED_KEY: bool = true;
-
-fn avoid_what_is_known(plan: &mut Plan) {
-    for at in (0..plan.appends.len()).filter(|_| TWINS_SHARE_A_PARKED_KEY) {
-        let parked_by_id = |append: &Append| plan.settings.parks_itself || append.key.is_none();
-        if parked_by_id(&plan.appends[at])
-            || at.checked_sub(1).is_some_and(|before| parked_by_id(&plan.appends[before]))
-        {
-            plan.appends[at].twin = false;
-        }
-    }
 }
 
 /// Smaller plans, the boldest cuts first.

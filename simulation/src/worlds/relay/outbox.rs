@@ -353,9 +353,9 @@ impl Source for SimulatedSource {
         }
         let done = match self.outstanding.take() {
             None => return self.fenced(),
-            Some((_, Origin::Chunk { partition, until, seqs })) => {
+            Some((batch, Origin::Chunk { partition, until, seqs })) => {
                 let Some(epoch) = self.owned.get(&partition).copied() else { return self.fenced() };
-                let aside = Aside::of(&seqs, settled);
+                let aside = Aside::of(&seqs, &batch.events, settled);
                 self.commit(move |tables| tables.advance(partition, epoch, until, &aside)).await?
             }
             Some((_, Origin::Parked { tried, epochs })) => {

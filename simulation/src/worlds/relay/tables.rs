@@ -203,9 +203,8 @@ impl Tables {
         (self.cursors[partition].after, self.cursors[partition].until) = (until, None);
         let now = self.now_ms();
         for (at, seq) in aside.seqs.iter().enumerate() {
-            let (error, alone, for_good) = (&aside.errors[at], aside.alone[at], aside.for_good[at]);
+            let (error, for_good, key) = (&aside.errors[at], aside.for_good[at], aside.keys[at].clone());
             let row = &self.rows[seq];
-            let key = if alone { row.event.id().to_string() } else { row.key.clone() };
             if error.is_some() && !self.stage.has("parks_no_key") && !self.parked_keys.contains_key(&key) {
                 self.stage.trace(format_args!("{} is parked with its key", name(&row.event)));
                 self.stage.count("keys parked", 1);

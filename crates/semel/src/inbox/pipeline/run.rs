@@ -137,7 +137,7 @@ impl<T: Transform> Pipeline<T> {
             Some(name) => name.to_owned(),
             None => uuid::Uuid::now_v7().to_string(),
         };
-        let ids = [0, 1].map(|n| format!("{}-{name}-{n}", source.group));
+        let ids = transactional_ids(&source.group, &name);
         // Tried once, so that a mistake in the configuration is told here.
         drop(Line::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
         let consumer: BaseConsumer = source.consumer().create().map_err(|error| setup(&error))?;
@@ -480,6 +480,12 @@ impl<T: Transform> Pipeline<T> {
     }
 }
 
+/// The transactional ids of both producers. The length of the group's name is in them, so that `a-b` and `c` are not told as `a`
+/// and `b-c`: whoever shares an id ends the other's transactions.
+fn transactional_ids(group: &str, name: &str) -> [String; 2] {
+    [0, 1].map(|n| format!("{group}-{name}-{n}-{}", group.len()))
+}
+
 /// librdkafka blocks. What was begun goes on when the caller does not wait for it: what it takes in is held.
 async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) -> Result<(), SourceError> {
     tokio::task::spawn_blocking(work).await.map_err(SourceError::later)?
@@ -489,4 +495,23 @@ async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) 
 async fn farewell(mut stopped: watch::Receiver<bool>, patience: Duration) {
     asked_to_stop(&mut stopped).await;
     tokio::time::sleep(patience).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_processes_share_a_transactional_id() {
+        let names = ["a", "b", "a-b", "b-a", "a-b-0", "0", "1", "b-0-1", "a-"];
+        let mut all = std::collections::HashSet::new();
+        for group in names {
+            for name in names {
+                for id in transactional_ids(group, name) {
+                    assert!(all.insert(id.clone()), "{id} of {group:?} and {name:?}");
+                }
+            }
+        }
+        assert_eq!(transactional_ids("a", "b"), transactional_ids("a", "b"));
+    }
 }

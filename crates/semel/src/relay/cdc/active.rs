@@ -21,15 +21,40 @@ use crate::relay::poll::postgres::link::{Link, get, lane};
 use crate::relay::poll::postgres::snapshot::Snapshot;
 use crate::relay::poll::postgres::unreadable;
 use crate::relay::source::{Lineage, SourceError};
-use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
+use crate::store::{ErrorKind, Fate, StoreError};
 
-/// How often it is looked how much the slot holds.
+/// A window with more events than this is not counted again in the table.
+const COUNTED_MAX: u64 = 1_000_000;
+/// How often it is looked how much the slot holds, and whether the publication still has all.
 const WATCH_EVERY: Duration = Duration::from_secs(10);
 
 static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT, Type::INT8, Type::TEXT] };
 
 static NUMBER: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[] };
+
+/// Events of transactions that the second snapshot sees and the first does not, up to a bound: whoever had a number when the
+/// first was taken is on its list, and the others have higher ones.
+static COUNT: Sql = Sql {
+    text: "SELECT count(*) FROM (
+               (SELECT FROM semel_outbox o
+                WHERE o.xid >= pg_snapshot_xmax($1::text::pg_snapshot)
+                    AND o.xid < pg_snapshot_xmax($2::text::pg_snapshot)
+                    AND pg_visible_in_snapshot(o.xid, $2::text::pg_snapshot) LIMIT $3::bigint)
+               UNION ALL
+               (SELECT FROM semel_outbox o
+                WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip($1::text::pg_snapshot)))
+                    AND pg_visible_in_snapshot(o.xid, $2::text::pg_snapshot) LIMIT $3::bigint)
+           ) AS found",
+    types: &[Type::TEXT, Type::TEXT, Type::INT8],
+};
+
+/// The slot is further than this says, so it is not believed: see [`decide`].
+static DISTRUST: Sql = Sql {
+    text: "UPDATE semel_outbox_slot SET acked = '0/0', commit_lsn = '0/0', place = 0, walk = NULL
+           WHERE name = $1::text",
+    types: &[Type::TEXT],
+};
 
 static NOTE: Sql = Sql {
     text: include_str!("sql/note.sql"),
@@ -46,7 +71,7 @@ static NOTE: Sql = Sql {
         Type::TEXT,
         Type::INT8,
         Type::TEXT_ARRAY,
-        Type::BOOL_ARRAY,
+        Type::TEXT_ARRAY,
         Type::BOOL_ARRAY,
         Type::INT8,
         Type::TEXT_ARRAY,
@@ -108,6 +133,11 @@ pub(super) struct Active {
     pair: Option<(Snapshot, Lsn)>,
     /// Whoever has committed before the slot begins, which is at that place, has a lower number.
     before: Option<(Lsn, u64)>,
+    /// Whoever has a number from here on has begun when the stream was there already.
+    streamed_from: u64,
+    /// The cursor's low sees all who had begun before, or all that the slot does not have: from then on the stream has what
+    /// the table has.
+    compares: bool,
     /// The slot is dropped: it held too much.
     let_go: bool,
     pub(super) parked: bool,
@@ -160,6 +190,8 @@ impl Active {
             spot: Spot::default(),
             pair: None,
             before: None,
+            streamed_from: u64::MAX,
+            compares: false,
             let_go: false,
             parked: known.parked,
             note_at: now,
@@ -222,7 +254,7 @@ impl Active {
         if decision != Decision::Stream && decision != Decision::Walk && self.table.routed.is_some() {
             self.refuse_if_lost(known)?;
         }
-        setup::publication(&self.link, &self.names, &self.table, cdc.stream.create).await?;
+        self.check_publication(cdc).await?;
         self.stage = match decision {
             Decision::Stream => {
                 self.group_mut()?.window = None;
@@ -255,6 +287,54 @@ impl Active {
             (self.noted, self.spot) = (noted.spot, noted.spot);
         }
         Ok(())
+    }
+
+    /// Sees that the publication leaves no event out. If it does, nobody knows since when: once it is right again, what is
+    /// not written down as published comes from the table.
+    async fn check_publication(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
+        let checked = setup::publication(&self.link, &self.names, &self.table, cdc.stream.create).await;
+        if checked.as_ref().is_err_and(|error| !error.may_retry()) {
+            self.distrust().await?;
+        }
+        checked
+    }
+
+    /// Lets whoever comes next begin with the table. Another table than ours may not have its rows any more.
+    async fn distrust(&mut self) -> Result<(), SourceError> {
+        if self.table.routed.is_none() {
+            self.link.query(&DISTRUST, &[&self.names.slot]).await?;
+        }
+        Ok(())
+    }
+
+    /// Before the cursor comes forward: the table must not have more events than have come. A publication that was changed
+    /// and changed back leaves no other trace.
+    async fn compare(&mut self, cdc: &Cdc, seen: &Snapshot) -> Result<(), SourceError> {
+        let low = self.group()?.low.clone();
+        let Stage::Stream(stream) = &mut self.stage else { return Ok(()) };
+        let came = stream.count_seen(seen);
+        if !self.compares {
+            // What came before the stream began, a relay before this one has had. From here on it is counted.
+            self.check_publication(cdc).await?;
+            self.compares = seen.has_all_before(self.streamed_from);
+            return Ok(());
+        }
+        if came > COUNTED_MAX {
+            return Ok(());
+        }
+        let most = i64::try_from(came).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = self.link.query(&COUNT, &[&low.text(), &seen.text(), &most]).await?;
+        let there: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
+        if there.max(0).unsigned_abs() <= came {
+            return Ok(());
+        }
+        self.distrust().await?;
+        let message = format!(
+            "events in {}.{} did not come from the slot {}: the publication {} left them out for a while; they come from the \
+             table now, after later ones of their keys; find out who changed it",
+            self.table.schema, self.table.name, self.names.slot, self.names.publication
+        );
+        Err(StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, message).into())
     }
 
     /// Whether the window of the cursor is the one we wrote down.
@@ -332,12 +412,7 @@ impl Active {
         if let Some((_, barrier)) = self.before.filter(|(of, _)| *of == confirmed) {
             return Ok(now.has_all_before(barrier).then_some(now));
         }
-        // A number that is given out now is higher than that of whoever has committed before. A snapshot alone does not
-        // do: beyond the last that ended it does not say who is under way.
-        let rows = self.link.query(&NUMBER, &[]).await?;
-        let row = rows.first().ok_or_else(|| unreadable("no number was given out"))?;
-        let barrier: String = get(row, 0)?;
-        let barrier = barrier.parse().map_err(|_| unreadable(&format!("{barrier:?} is no transaction")))?;
+        let barrier = self.number().await?;
         tracing::info!(
             slot = self.names.slot,
             barrier,
@@ -347,11 +422,22 @@ impl Active {
         Ok(None)
     }
 
+    /// A number that is given out now is higher than that of whoever has committed before. A snapshot alone does not do:
+    /// beyond the last that ended it does not say who is under way.
+    async fn number(&mut self) -> Result<u64, SourceError> {
+        let rows = self.link.query(&NUMBER, &[]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("no number was given out"))?;
+        let number: String = get(row, 0)?;
+        Ok(number.parse().map_err(|_| unreadable(&format!("{number:?} is no transaction")))?)
+    }
+
     /// The table has nothing more that the stream has not.
     pub(super) async fn arrive(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
         let group = self.group_mut()?;
         if let Some(window) = group.window.take() {
             group.low = window.high;
+            // The slot begins before what that does not see.
+            self.compares = true;
         }
         self.note(cdc, &Aside::default()).await?;
         self.stage = if self.let_go { Stage::LetGo } else { Stage::Starting };
@@ -365,6 +451,7 @@ impl Active {
             && matches!(self.stage, Stage::Stream(_))
             && self.table.routed.is_none()
         {
+            self.compare(cdc, &seen).await?;
             tracing::trace!(%seen, %before, "the cursor comes forward");
             self.group_mut()?.low = seen;
         }
@@ -388,7 +475,7 @@ impl Active {
             &high,
             &after,
             &aside.errors,
-            &aside.alone,
+            &aside.keys,
             &aside.for_good,
             &retry_ms,
             &aside.made_at,
@@ -449,6 +536,7 @@ impl Active {
             Ok(()) => {
                 let mut stream = Stream::new(wire, self.table.clone(), self.whole);
                 stream.tell(self.acked).await?;
+                self.streamed_from = self.number().await?;
                 self.stage = Stage::Stream(Box::new(stream));
                 Ok(Started::Yes)
             }
@@ -484,6 +572,7 @@ impl Active {
             return Ok(());
         }
         self.watch_at = Instant::now() + WATCH_EVERY.min(cdc.outbox.options.lease);
+        self.check_publication(cdc).await?;
         let known = Known::ask(&self.link, &self.names.slot).await?;
         let held = known.held_bytes.unwrap_or(0);
         if (held > stream.warn_bytes || known.wal_status == "unreserved") && Instant::now() >= self.warn_at {

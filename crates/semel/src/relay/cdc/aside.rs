@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use crate::outbox::Event;
+use crate::relay::poll::aside::parked_key;
 use crate::relay::source::{Pending, Settled};
 
 #[derive(Default)]
 pub(super) struct Aside {
     pub(super) errors: Vec<Option<String>>,
-    pub(super) alone: Vec<bool>,
+    /// What each is parked under.
+    pub(super) keys: Vec<String>,
     pub(super) for_good: Vec<bool>,
     pub(super) made_at: Vec<Option<String>>,
     pub(super) ids: Vec<String>,
@@ -30,7 +32,7 @@ impl Aside {
                 Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
             };
             aside.errors.push(error);
-            aside.alone.push(alone);
+            aside.keys.push(parked_key(&pending.event, alone));
             aside.for_good.push(for_good);
             aside.made_at.push(made_at.get(at).cloned().flatten());
             aside.push(&pending.event);
@@ -68,7 +70,7 @@ impl Aside {
 
 /// What an event is held back together with.
 pub(super) fn held_by(event: &Event) -> String {
-    event.ordered_by().map_or_else(|| event.id().to_string(), str::to_owned)
+    parked_key(event, false)
 }
 
 #[cfg(test)]

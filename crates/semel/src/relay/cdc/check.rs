@@ -194,6 +194,9 @@ async fn publication(
         Some(Published { inserts: false, .. }) => {
             found(Gravity::Error, "publication", format!("{name} has no inserts: SET (publish = 'insert')"))
         }
+        Some(published @ Published { filtered: true, .. }) => {
+            found(Gravity::Error, "publication", published.leaves_out(names, table).unwrap_or_default())
+        }
         Some(Published { other_tables, more_than_inserts, .. }) if other_tables > 0 || more_than_inserts => {
             found(
                 Gravity::Warning,

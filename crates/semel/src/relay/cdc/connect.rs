@@ -14,7 +14,7 @@ use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 use super::broken::Broken;
 use super::pgoutput::Input;
 use super::wire::{Frame, Wire};
-use crate::relay::poll::postgres::link::Link;
+use crate::relay::poll::postgres::link::{ANY_BYTES, Link};
 use crate::store::postgres::connect::{Connections, Duplex};
 use crate::store::postgres::statement::Sql;
 
@@ -116,7 +116,7 @@ async fn greet(wire: &mut Wire, config: &Config) -> Result<(), Broken> {
         let Frame { tag, body } = wire.receive().await?;
         match tag {
             b'R' => secret.answer(wire, config, body).await?,
-            b'Z' => return Ok(()),
+            b'Z' => return wire.command(ANY_BYTES).await.map(drop),
             // The key by which it could be cancelled.
             _ => {}
         }

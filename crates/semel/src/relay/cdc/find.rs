@@ -177,7 +177,7 @@ impl CdcSource {
         }
         let (mut events, mut made_at) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         for (_, row) in rows {
-            events.push(Pending { event: Arc::new(row.event), held: false });
+            events.push(Pending { event: Arc::new(row.event), held: false, unreadable: row.unreadable });
             made_at.push(row.made_at);
         }
         if active.parked {

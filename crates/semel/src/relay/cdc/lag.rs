@@ -3,22 +3,23 @@
 use tokio_postgres::types::Type;
 
 use super::held_by;
-use super::lsn::Lsn;
 use super::options::Cdc;
 use crate::relay::poll::postgres::link::{Link, get};
 use crate::relay::source::{Lag, Pending, SourceError};
 use crate::store::postgres::statement::Sql;
 
-pub(super) async fn lag(cdc: &Cdc, link: &Link, whole: Lsn) -> Result<Lag, SourceError> {
-    static BEHIND: Sql = Sql {
-        text: "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), $1::text::pg_lsn)::bigint",
+pub(super) async fn lag(cdc: &Cdc, link: &Link, slot: &str) -> Result<Lag, SourceError> {
+    // From where the server has to read again: a transaction that is open keeps it behind all that was confirmed.
+    static KEPT: Sql = Sql {
+        text: "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint
+               FROM pg_replication_slots WHERE slot_name = $1::text",
         types: &[Type::TEXT],
     };
     // Counted from what is written down: a little more than is really left. What is in another table is not counted.
     let mut lag = link.lag(&cdc.outbox).await?;
-    let rows = link.query(&BEHIND, &[&whole.to_string()]).await?;
-    let behind: i64 = rows.first().map_or(Ok(0), |row| get(row, 0))?;
-    lag.bytes = Some(behind.max(0).unsigned_abs());
+    let rows = link.query(&KEPT, &[&slot]).await?;
+    let kept: Option<i64> = rows.first().map_or(Ok(None), |row| get(row, 0))?;
+    lag.bytes = Some(kept.unwrap_or(0).max(0).unsigned_abs());
     Ok(lag)
 }
 

@@ -401,7 +401,7 @@ impl Source for CdcSource {
             let ready = this.ready().await?;
             let cdc = this.cdc.clone();
             match &mut this.active {
-                Some(active) if ready => lag::lag(&cdc, &active.link, active.whole).await,
+                Some(active) if ready => lag::lag(&cdc, &active.link, &active.names.slot).await,
                 _ => Ok(Lag::default()),
             }
         })

@@ -36,6 +36,29 @@ pub(super) struct Published {
     pub(super) other_tables: i64,
     pub(super) inserts: bool,
     pub(super) more_than_inserts: bool,
+    /// It has our table with a row filter.
+    pub(super) filtered: bool,
+}
+
+impl Published {
+    /// Why events would be left out.
+    pub(super) fn leaves_out(&self, names: &Names, table: &Table) -> Option<String> {
+        let (name, schema, of) = (&names.publication, &table.schema, &table.name);
+        if !(self.ours && self.inserts) {
+            return Some(format!(
+                "the publication {name} does not have the inserts into {schema}.{of}; ALTER it, or name another"
+            ));
+        }
+        self.filtered.then(|| {
+            format!(
+                "the publication {name} has a row filter for {schema}.{of}, and events that it leaves out would never be \
+                 published: take it away with ALTER PUBLICATION {} SET TABLE {}.{}, or name another publication",
+                quoted(name),
+                quoted(schema),
+                quoted(of)
+            )
+        })
+    }
 }
 
 pub(super) async fn published(
@@ -48,7 +71,10 @@ pub(super) async fn published(
                       count(t.*) FILTER (WHERE t.schemaname = $2::text AND t.tablename = $3::text),
                       count(t.*) FILTER (WHERE t.schemaname = $2::text AND t.tablename = ANY ($4::text[])),
                       count(t.*) FILTER (WHERE NOT (t.schemaname = $2::text
-                          AND (t.tablename = $3::text OR t.tablename = ANY ($4::text[]))))
+                          AND (t.tablename = $3::text OR t.tablename = ANY ($4::text[])))),
+                      -- As JSON: before PostgreSQL 15 there is no such column.
+                      count(t.*) FILTER (WHERE to_jsonb(t) ->> 'rowfilter' IS NOT NULL AND t.schemaname = $2::text
+                          AND (t.tablename = $3::text OR t.tablename = ANY ($4::text[])))
                FROM pg_publication p LEFT JOIN pg_publication_tables t ON t.pubname = p.pubname
                WHERE p.pubname = $1::text GROUP BY p.oid, 1, 2",
         types: &[Type::TEXT, Type::TEXT, Type::TEXT, Type::TEXT_ARRAY],
@@ -66,6 +92,7 @@ pub(super) async fn published(
         more_than_inserts: get(row, 1)?,
         ours: get::<i64>(row, 2)? > 0 || (!ring.is_empty() && get::<i64>(row, 3)? == RING),
         other_tables: get(row, 4)?,
+        filtered: get::<i64>(row, 5)? > 0,
     }))
 }
 
@@ -78,11 +105,7 @@ pub(super) async fn publication(
 ) -> Result<(), SourceError> {
     let name = &names.publication;
     match published(link, names, table).await? {
-        Some(Published { ours: true, inserts: true, .. }) => Ok(()),
-        Some(_) => Err(wrong(format!(
-            "the publication {name} does not have the inserts into {}.{}; ALTER it, or name another",
-            table.schema, table.name
-        ))),
+        Some(published) => published.leaves_out(names, table).map_or(Ok(()), |why| Err(wrong(why))),
         None if create => {
             match link.session.batch(&create_publication(names, table)).await {
                 Ok(()) => Ok(()),

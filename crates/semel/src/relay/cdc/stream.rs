@@ -1,5 +1,6 @@
 //! The stream of a slot, read in batches.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,6 +12,7 @@ use super::reader::{Read, Reader};
 use super::table::{Row, Table};
 use super::wire::{Frame, Wire};
 use crate::relay::poll::Bounds;
+use crate::relay::poll::postgres::snapshot::Snapshot;
 
 /// How long a look waits for something to come.
 const WAIT: Duration = Duration::from_millis(100);
@@ -24,6 +26,8 @@ pub(super) struct Stream {
     /// Read, and not given yet.
     rows: Vec<(Spot, Box<Row>)>,
     bytes: usize,
+    /// How many events of each transaction have come, as far as they were not [counted](Stream::count_seen) yet.
+    came: HashMap<u64, u64>,
 }
 
 /// Events that were read, and how far that brings us when they are done.
@@ -36,7 +40,14 @@ pub(super) struct Piece {
 
 impl Stream {
     pub(super) fn new(wire: Wire, table: Table, from: Lsn) -> Self {
-        Self { wire, reader: Reader::new(table, from), told: from, rows: Vec::new(), bytes: 0 }
+        Self {
+            wire,
+            reader: Reader::new(table, from),
+            told: from,
+            rows: Vec::new(),
+            bytes: 0,
+            came: HashMap::new(),
+        }
     }
 
     /// Tells the server how far we are.
@@ -62,7 +73,13 @@ impl Stream {
                 if tag != b'd' {
                     return Err(Broken::Nonsense(format!("the stream ends with {:?}", char::from(tag))));
                 }
-                match self.reader.take(body)? {
+                let read = self.reader.take(body)?;
+                if let Read::Event(_, row) = &read
+                    && let Some(xid) = row.xid
+                {
+                    *self.came.entry(xid).or_default() += 1;
+                }
+                match read {
                     Read::Event(spot, row) if wanted(spot, &row) => {
                         self.bytes += row.event.payload().len();
                         self.rows.push((spot, row));
@@ -98,6 +115,17 @@ impl Stream {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// How many events have come of transactions that this snapshot sees and the one before did not.
+    pub(super) fn count_seen(&mut self, seen: &Snapshot) -> u64 {
+        let mut count = 0;
+        self.came.retain(|xid, events| {
+            let is_seen = seen.sees(*xid);
+            count += if is_seen { *events } else { 0 };
+            !is_seen
+        });
+        count
     }
 
     fn piece(&mut self) -> Piece {

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::pgoutput::{Relation, Value};
 use crate::outbox::Event;
-use crate::relay::poll::row::{Columns, named};
+use crate::relay::poll::row::{Columns, Texts, named};
 
 const JSON: u32 = 114;
 const JSONB: u32 = 3802;
@@ -77,6 +77,8 @@ pub(super) struct Row {
     /// The transaction that made it, where the row says so.
     pub(super) xid: Option<u64>,
     pub(super) made_at: Option<String>,
+    /// Why it cannot be published.
+    pub(super) unreadable: Option<String>,
 }
 
 /// Where the columns are that we want.
@@ -134,26 +136,25 @@ impl Table {
 impl Layout {
     pub(super) fn row(&self, values: &[Value]) -> Result<Row, String> {
         let value = |n: usize| self.at.get(n).and_then(|at| values.get(*at)).cloned().flatten();
-        let text = |n: usize| match value(n) {
-            None => Ok(None),
-            Some(bytes) => String::from_utf8(bytes.to_vec())
-                .map(Some)
-                .map_err(|_| "a value is not UTF-8; is the database's encoding UTF8?".to_owned()),
+        let mut texts = Texts::default();
+        let name = |n: usize| match &self.routed {
+            Some(routed) => routed.columns.get(n).map_or("", String::as_str),
+            None => SEMEL.get(n).copied().unwrap_or(""),
         };
-        let needed = |n: usize| text(n).map(Option::unwrap_or_default);
+        let mut text = |n: usize| value(n).map(|bytes| texts.read(name(n), &bytes));
         if let Some(routed) = &self.routed {
-            let (id, payload) = (needed(0)?, value(4).unwrap_or_default());
+            let (id, payload) = (text(0).unwrap_or_default(), value(4).unwrap_or_default());
             let (payload, content_type) = match self.payload_kind {
                 BYTEA if payload.is_empty() => (Vec::new(), "application/octet-stream"),
                 BYTEA => (unhex(&payload)?, "application/octet-stream"),
                 JSON | JSONB => (payload.to_vec(), "application/json"),
                 _ => (payload.to_vec(), routed.text_is.as_str()),
             };
-            let (aggregate_type, key) = (needed(1)?, text(2)?);
+            let (aggregate_type, key) = (text(1).unwrap_or_default(), text(2));
             let columns = Columns {
                 id: named(&id),
                 topic: format!("{}{aggregate_type}", routed.prefix),
-                kind: needed(3)?,
+                kind: text(3).unwrap_or_default(),
                 key: key.clone(),
                 aggregate_type: Some(aggregate_type),
                 aggregate_id: key,
@@ -163,28 +164,30 @@ impl Layout {
                 trace_parent: None,
                 intent: None,
                 payload,
+                unreadable: None,
             };
             let mut event = columns.event();
             // Where consumers of the router look for it.
             event.headers.push(("id".to_owned(), id));
-            return Ok(Row { event, xid: None, made_at: None });
+            return Ok(Row { event, xid: None, made_at: None, unreadable: texts.unreadable });
         }
         let columns = Columns {
-            id: Uuid::parse_str(&needed(0)?).map_err(|error| error.to_string())?,
-            topic: needed(1)?,
-            kind: needed(2)?,
-            key: text(3)?,
-            aggregate_type: text(4)?,
-            aggregate_id: text(5)?,
-            content_type: needed(6)?,
-            headers: text(7)?,
-            idempotency_key: text(8)?,
-            trace_parent: text(9)?,
+            id: Uuid::parse_str(&text(0).unwrap_or_default()).map_err(|error| error.to_string())?,
+            topic: text(1).unwrap_or_default(),
+            kind: text(2).unwrap_or_default(),
+            key: text(3),
+            aggregate_type: text(4),
+            aggregate_id: text(5),
+            content_type: text(6).unwrap_or_default(),
+            headers: text(7),
+            idempotency_key: text(8),
+            trace_parent: text(9),
             intent: value(10).map(|hex| unhex(&hex)).transpose()?,
             payload: unhex(&value(11).unwrap_or_default())?,
+            unreadable: None,
         };
-        let xid = text(12)?.and_then(|xid| xid.parse().ok());
-        Ok(Row { event: columns.event(), xid, made_at: text(13)? })
+        let (xid, made_at) = (text(12).and_then(|xid| xid.parse().ok()), text(13));
+        Ok(Row { event: columns.event(), xid, made_at, unreadable: texts.unreadable })
     }
 }
 

@@ -2,31 +2,46 @@
 
 use std::collections::BTreeMap;
 
-use crate::relay::source::Settled;
+use crate::outbox::{Event, NAME_BYTES_MAX};
+use crate::relay::source::{Pending, Settled};
+
+/// What an event is parked under: its key. One without a key, or that is parked alone, is parked under its id and topic:
+/// an id alone may be on two topics.
+pub fn parked_key(event: &Event, alone: bool) -> String {
+    match event.ordered_by() {
+        Some(key) if !alone => key.to_owned(),
+        _ => {
+            // Rows of other languages may have any topic, and an index takes no text of any length.
+            let topic: String = event.topic().chars().take(NAME_BYTES_MAX).collect();
+            format!("{}/{topic}", event.id())
+        }
+    }
+}
 
 /// Events of a chunk that are set aside, column by column.
 #[derive(Default)]
 pub struct Aside {
     pub seqs: Vec<i64>,
+    /// What each is parked under.
+    pub keys: Vec<String>,
     pub errors: Vec<Option<String>>,
-    pub alone: Vec<bool>,
     pub for_good: Vec<bool>,
 }
 
 impl Aside {
-    pub fn of(seqs: &[i64], settled: &[Settled]) -> Self {
+    pub fn of(seqs: &[i64], events: &[Pending], settled: &[Settled]) -> Self {
         let mut aside = Self::default();
         // Of one of which nothing was said nothing is known: it is kept.
         let said = settled.iter().chain(std::iter::repeat(&Settled::Held));
-        for (seq, settled) in seqs.iter().zip(said) {
+        for ((seq, pending), settled) in seqs.iter().zip(events).zip(said) {
             let (error, alone, for_good) = match settled {
                 Settled::Confirmed => continue,
                 Settled::Held => (None, false, false),
                 Settled::Parked { error, alone, for_good } => (Some(error.clone()), *alone, *for_good),
             };
             aside.seqs.push(*seq);
+            aside.keys.push(parked_key(&pending.event, alone));
             aside.errors.push(error);
-            aside.alone.push(alone);
             aside.for_good.push(for_good);
         }
         aside
@@ -114,10 +129,26 @@ mod tests {
 
     #[test]
     fn what_is_not_confirmed_is_set_aside_in_order() {
-        let aside = Aside::of(&[1, 2, 3, 4], &[Settled::Confirmed, parked(true), Settled::Held]);
+        let events = ["a", "b", "b", "c"]
+            .map(|key| Pending::new(Event::new("t", "made", "").unwrap().key(key).unwrap()));
+        let aside = Aside::of(&[1, 2, 3, 4], &events, &[Settled::Confirmed, parked(true), Settled::Held]);
         assert_eq!(aside.seqs, [2, 3, 4]);
+        assert_eq!(aside.keys, ["b", "b", "c"]);
         assert_eq!(aside.errors, [Some("no".to_owned()), None, None]);
         assert_eq!(aside.for_good, [true, false, false]);
+    }
+
+    #[test]
+    fn one_id_on_two_topics_is_parked_under_two_keys() {
+        let one = Event::new("paid", "made", "").unwrap();
+        let other = Event::new("mail", "made", "").unwrap().with_id(one.id());
+        assert_eq!(parked_key(&one, false), format!("{}/paid", one.id()));
+        assert_eq!(parked_key(&other, true), format!("{}/mail", one.id()));
+        let keyed = other.key("k").unwrap();
+        assert_eq!(
+            (parked_key(&keyed, false).as_str(), parked_key(&keyed, true)),
+            ("k", format!("{}/mail", one.id()))
+        );
     }
 
     #[test]

@@ -61,6 +61,29 @@ fn known_version(version: i64) -> Result<(), crate::store::StoreError> {
     Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message))
 }
 
+/// Which of these parked events, each with its number and topic, a person gives up: those of the topic, which need not be
+/// named where there is but one.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+fn to_skip(
+    id: uuid::Uuid,
+    parked: Vec<(i64, String)>,
+    topic: Option<&str>,
+) -> Result<Vec<i64>, crate::relay::SourceError> {
+    use crate::store::{ErrorKind, Fate, StoreError};
+    let mut topics: Vec<&str> = parked.iter().map(|(_, topic)| topic.as_str()).collect();
+    topics.sort_unstable();
+    topics.dedup();
+    if topic.is_none() && topics.len() > 1 {
+        let message = format!(
+            "events with the id {id} are parked on several topics ({}): say which one to give up",
+            topics.join(", ")
+        );
+        return Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into());
+    }
+    let wanted = parked.iter().filter(|(_, of)| topic.is_none_or(|topic| topic == of));
+    Ok(wanted.map(|(n, _)| *n).collect())
+}
+
 /// The tables are not there.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn no_outbox(place: &str) -> crate::store::StoreError {

@@ -208,7 +208,7 @@ impl MysqlSource {
     }
 
     async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        let (Some((_, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
+        let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
             // The connection broke meanwhile: the batch is given again.
             return Err(SourceError::Fenced);
         };
@@ -219,7 +219,7 @@ impl MysqlSource {
             }
             Origin::Parts { places, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();
-                link.advance(places, numbers, &Aside::of(&indices, settled)).await?;
+                link.advance(places, numbers, &Aside::of(&indices, &batch.events, settled)).await?;
             }
         }
         (self.outstanding, self.reached) = (None, None);

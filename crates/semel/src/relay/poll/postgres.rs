@@ -310,7 +310,7 @@ impl PostgresSource {
 
     async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
         let outbox = self.outbox.clone();
-        let (Some((_, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
+        let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
             // The connection broke meanwhile: the batch is given again.
             return Err(SourceError::Fenced);
         };
@@ -324,15 +324,15 @@ impl PostgresSource {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));
                 let at = at.ok_or(SourceError::Fenced)?;
                 let group = link.groups.get(at).ok_or(SourceError::Fenced)?;
-                let aside = Aside::of(seqs, settled);
+                let aside = Aside::of(seqs, &batch.events, settled);
                 let moved = if aside.seqs.is_empty() {
                     link.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
                 } else {
                     // Whose key is parked now was not when the next chunk was read.
                     link.ahead = None;
                     let retry_ms = outbox.options.retry_ms();
-                    let Aside { seqs, errors, alone, for_good } = &aside;
-                    let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, alone, for_good, &retry_ms];
+                    let Aside { seqs, keys, errors, for_good } = &aside;
+                    let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, keys, for_good, &retry_ms];
                     link.fenced(&outbox.statements.park, group, &values).await?
                 };
                 link.moved(at, &moved)?;

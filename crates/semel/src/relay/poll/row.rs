@@ -1,5 +1,9 @@
 //! An event as the table has it. Services in other languages write rows too, so nothing is refused here: what cannot be
-//! read is left out, and what the sink does not take it says.
+//! read is left out, and what the sink does not take it says. A row with a text that is not UTF-8 is an event that cannot be
+//! published: it is parked, with the reason.
+
+use std::fmt::Write;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -8,6 +12,7 @@ use uuid::Uuid;
 use crate::intent::identity::IntentId;
 use crate::intent::key::Key;
 use crate::outbox::Event;
+use crate::relay::source::Pending;
 
 /// An id is a UUID; what is none becomes one, always the same.
 pub(in crate::relay) fn named(id: &str) -> Uuid {
@@ -17,6 +22,36 @@ pub(in crate::relay) fn named(id: &str) -> Uuid {
         bytes.copy_from_slice(&digest[..16]);
         uuid::Builder::from_custom_bytes(bytes).into_uuid()
     })
+}
+
+/// Most bytes of a text that are shown where it cannot be read.
+const SHOWN_BYTES_MAX: usize = 200;
+
+/// The texts of one row. The first that is not UTF-8 is the reason why the row is no event to publish.
+#[derive(Debug, Default)]
+pub(in crate::relay) struct Texts {
+    pub(in crate::relay) unreadable: Option<String>,
+}
+
+impl Texts {
+    /// The text of a column, with `\u{fffd}` for what cannot be read.
+    pub(in crate::relay) fn read(&mut self, column: &str, bytes: &[u8]) -> String {
+        let text = String::from_utf8_lossy(bytes);
+        if let std::borrow::Cow::Owned(_) = text {
+            self.unreadable.get_or_insert_with(|| {
+                let shown = &bytes[..bytes.len().min(SHOWN_BYTES_MAX)];
+                let hex = shown.iter().fold(String::new(), |mut hex, byte| {
+                    let _ = write!(hex, "{byte:02x}");
+                    hex
+                });
+                format!(
+                    "the column {column} is not UTF-8 (its bytes are {hex}): correct the row in semel_outbox_parked and \
+                     have it tried again, or skip it"
+                )
+            });
+        }
+        text.into_owned()
+    }
 }
 
 /// The columns.
@@ -33,9 +68,17 @@ pub(in crate::relay) struct Columns {
     pub(in crate::relay) trace_parent: Option<String>,
     pub(in crate::relay) intent: Option<Vec<u8>>,
     pub(in crate::relay) payload: Vec<u8>,
+    /// Why this is no event to publish.
+    pub(in crate::relay) unreadable: Option<String>,
 }
 
 impl Columns {
+    /// As an event of a batch. `held`: an earlier event of its key is parked.
+    pub(in crate::relay) fn pending(mut self, held: bool) -> Pending {
+        let unreadable = self.unreadable.take();
+        Pending { event: Arc::new(self.event()), held, unreadable }
+    }
+
     pub(in crate::relay) fn event(self) -> Event {
         let kind = self.aggregate_type;
         Event {
@@ -67,6 +110,16 @@ fn headers(json: &str) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_text_that_is_not_utf8_is_the_reason() {
+        let mut texts = Texts::default();
+        assert_eq!((texts.read("id", b"1").as_str(), &texts.unreadable), ("1", &None));
+        assert_eq!(texts.read("topic", b"t\xff"), "t\u{fffd}");
+        assert_eq!(texts.read("key", &[0xff; 10_000]).chars().count(), 10_000);
+        let told = texts.unreadable.unwrap();
+        assert!(told.contains("topic") && told.contains("74ff") && !told.contains("key"), "{told}");
+    }
 
     #[test]
     fn headers_of_any_language_become_text() {

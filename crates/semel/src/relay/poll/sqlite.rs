@@ -292,8 +292,8 @@ impl Source for SqliteSource {
                 let settled = settled.to_vec();
                 self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await?;
             }
-            Some((_, Origin::Chunk { seqs, until })) => {
-                let aside = Aside::of(&seqs, settled);
+            Some((batch, Origin::Chunk { seqs, until })) => {
+                let aside = Aside::of(&seqs, &batch.events, settled);
                 self.with(move |table| table.advance(epoch, until, &aside, retry)).await?;
                 if let Some(turn) = &mut self.turn {
                     (turn.after, turn.noted) = (until, None);

@@ -134,6 +134,16 @@ impl KafkaSink {
     }
 }
 
+impl Drop for KafkaSink {
+    /// A producer is wound up later, on a thread of its own: what is queued is forgotten at once. A transaction needs none of
+    /// this, whoever comes next ends it.
+    fn drop(&mut self) {
+        if let Some(line) = &self.line {
+            line.purge();
+        }
+    }
+}
+
 impl Sink for KafkaSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {

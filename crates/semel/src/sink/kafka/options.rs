@@ -198,7 +198,7 @@ impl KafkaOptions {
     /// id and begins takes over from whoever had it before.
     ///
     /// # Errors
-    /// When the transactional id is empty, or librdkafka does not understand a property.
+    /// When the transactional id is empty or ends in `.2`, or librdkafka does not understand a property.
     pub fn exactly_once(self, transactional_id: &str) -> Result<KafkaTransactions, SinkError> {
         KafkaTransactions::open(self, transactional_id)
     }

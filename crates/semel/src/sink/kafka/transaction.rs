@@ -30,7 +30,7 @@ use crate::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 ///
 /// One relay at a time: [`begin`](ExactlyOnce::begin) takes over from whoever had the transactional id. Events for
 /// several topics in one call become visible together. There are two producers that take turns: the second has the
-/// transactional id with `.2` behind it, and may have to be allowed too.
+/// transactional id with `.2` behind it, and may have to be allowed too; so a transactional id does not end in `.2`.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), semel::sink::SinkError> {
@@ -56,6 +56,12 @@ impl KafkaTransactions {
     pub(super) fn open(options: KafkaOptions, id: &str) -> Result<Self, SinkError> {
         if id.trim().is_empty() {
             return Err(SinkError::not_published("the transactional id must not be empty"));
+        }
+        if let Some(first) = id.strip_suffix(SECOND) {
+            return Err(SinkError::not_published(format!(
+                "the transactional id must not end in {SECOND:?}: {id:?} is what the second producer of {first:?} is called, \
+                 and two relays would end each other's transactions; choose another"
+            )));
         }
         // Tried once, so that a mistake in the configuration is told here.
         drop(Turns::open(&options, ids(id))?);
@@ -134,14 +140,19 @@ impl Sink for KafkaTransactions {
         }
         match self.transact(events, None).await {
             Ok(()) => vec![Published::Confirmed; events.len()],
-            Err(error) => events.iter().map(|event| answer(event, &error)).collect(),
+            Err(error) => {
+                // Of several with that id it is not known which one was refused.
+                let named = |event: &&Arc<Event>| error.refused_event() == Some(event.id());
+                let is_known = events.iter().filter(named).count() == 1;
+                events.iter().map(|event| answer(event, &error, is_known)).collect()
+            }
         }
     }
 }
 
-fn answer(event: &Event, error: &SinkError) -> Published {
+fn answer(event: &Event, error: &SinkError, is_known: bool) -> Published {
     match error.refused_event() {
-        Some(id) if id == event.id() => Published::Refused(error.clone()),
+        Some(id) if is_known && id == event.id() => Published::Refused(error.clone()),
         Some(_) => {
             Published::Failed(SinkError::not_published("another event of its transaction was refused"))
         }
@@ -179,9 +190,12 @@ impl ExactlyOnce for KafkaTransactions {
     }
 }
 
+/// Behind the transactional id of the second producer.
+const SECOND: &str = ".2";
+
 /// The transactional ids of both producers.
 fn ids(id: &str) -> [String; 2] {
-    [id.to_owned(), format!("{id}.2")]
+    [id.to_owned(), format!("{id}{SECOND}")]
 }
 
 struct Transaction<'a> {
@@ -278,6 +292,23 @@ impl Transaction<'_> {
         match verdict::of(code, self.options.missing) {
             Verdict::Refused => SinkError::refused(event.id(), told),
             _ => SinkError::not_published(told),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_called_like_the_second_producer_of_another() {
+        let open = |id: &str| KafkaOptions::new("127.0.0.1:1").exactly_once(id);
+        for id in ["x.2", "x.2.2", ".2"] {
+            let refused = open(id).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("must not end in"), "{id}: {refused}");
+        }
+        for id in ["x", "x.20", "x.2-b"] {
+            assert!(open(id).is_ok(), "{id}");
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::outbox::Event;
 
 pub(crate) mod durability;
 
-/// The field of the payload. Headers of events cannot have this name.
+/// The field of the payload. A header of an event that has this name is left out.
 pub const PAYLOAD: &str = "semel-payload";
 /// The field of the partition key.
 pub const KEY: &str = headers::KEY;
@@ -257,6 +257,8 @@ fn chunk_len(events: &[Arc<Event>], rest: &[usize]) -> usize {
 
 fn arguments(call: &mut redis::ScriptInvocation<'_>, event: &Event) {
     let mut pairs = headers::of(event, &Style::Plain, "ce_");
+    // A reader would take it for the payload.
+    pairs.retain(|(name, _)| name != PAYLOAD);
     if let Some(key) = event.ordered_by() {
         pairs.push((KEY.to_owned(), key.to_owned()));
     }

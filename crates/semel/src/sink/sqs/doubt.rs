@@ -14,15 +14,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use uuid::Uuid;
-
 /// Most events whose first attempt is remembered. Beyond that the oldest are forgotten: those never came back here.
 const REMEMBERED_MAX: usize = 100_000;
 
 #[derive(Debug)]
 pub(super) struct Doubts {
     window: Duration,
-    of: HashMap<Uuid, First>,
+    of: HashMap<String, First>,
 }
 
 #[derive(Debug)]
@@ -38,35 +36,35 @@ impl Doubts {
     }
 
     /// How long ago it was first sent, if a repeat that takes until then would not be known as one any more.
-    pub(super) fn too_late(&self, id: Uuid, now: Instant, until: Instant) -> Option<Duration> {
-        let first = self.of.get(&id)?;
+    pub(super) fn too_late(&self, id: &str, now: Instant, until: Instant) -> Option<Duration> {
+        let first = self.of.get(id)?;
         (until > first.at + self.window).then(|| now.saturating_duration_since(first.at))
     }
 
     /// It is about to be sent. From now on it is in doubt until somebody knows better, also if nobody waits for that.
-    pub(super) fn begun(&mut self, id: Uuid, now: Instant) {
-        if let Some(first) = self.of.get_mut(&id) {
+    pub(super) fn begun(&mut self, id: &str, now: Instant) {
+        if let Some(first) = self.of.get_mut(id) {
             first.before = true;
             return;
         }
         if self.of.len() >= REMEMBERED_MAX {
             self.forget_oldest();
         }
-        self.of.insert(id, First { at: now, before: false });
+        self.of.insert(id.to_owned(), First { at: now, before: false });
     }
 
     /// This attempt did not get there. Whether the event is there for an earlier one.
-    pub(super) fn not_sent(&mut self, id: Uuid) -> bool {
-        let before = self.of.get(&id).is_some_and(|first| first.before);
+    pub(super) fn not_sent(&mut self, id: &str) -> bool {
+        let before = self.of.get(id).is_some_and(|first| first.before);
         if !before {
-            self.of.remove(&id);
+            self.of.remove(id);
         }
         before
     }
 
     /// It is there, or it is in the hands of people, who may have it sent again.
-    pub(super) fn known(&mut self, id: Uuid) {
-        self.of.remove(&id);
+    pub(super) fn known(&mut self, id: &str) {
+        self.of.remove(id);
     }
 
     fn forget_oldest(&mut self) {
@@ -86,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_repeat_has_to_arrive_within_the_window_of_the_first_attempt() {
-        let (id, begin) = (Uuid::now_v7(), Instant::now());
+        let (id, begin) = ("e-1", Instant::now());
         let mut doubts = Doubts::new(WINDOW);
         let late = |doubts: &Doubts, after: u64| {
             let now = begin + Duration::from_secs(after);
@@ -105,7 +103,7 @@ mod tests {
 
     #[test]
     fn what_was_never_sent_is_not_in_doubt_but_what_was_once_stays_so() {
-        let (id, begin) = (Uuid::now_v7(), Instant::now());
+        let (id, begin) = ("e-1", Instant::now());
         let mut doubts = Doubts::new(WINDOW);
         doubts.begun(id, begin);
         assert!(!doubts.not_sent(id));
@@ -120,9 +118,9 @@ mod tests {
     fn no_more_is_remembered_than_that() {
         let mut doubts = Doubts::new(WINDOW);
         let begin = Instant::now();
-        let ids: Vec<Uuid> = (0..=REMEMBERED_MAX).map(|n| Uuid::from_u128(n as u128)).collect();
+        let ids: Vec<String> = (0..=REMEMBERED_MAX).map(|n| n.to_string()).collect();
         for (n, id) in ids.iter().enumerate() {
-            doubts.begun(*id, begin + Duration::from_micros(n as u64));
+            doubts.begun(id, begin + Duration::from_micros(n as u64));
         }
         assert!(doubts.of.len() <= REMEMBERED_MAX);
         assert!(doubts.of.contains_key(&ids[REMEMBERED_MAX]) && !doubts.of.contains_key(&ids[0]));

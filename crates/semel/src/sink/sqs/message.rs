@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::outbox::Event;
 use crate::sink::headers::{self, Style};
+use crate::sink::repeats::deduplication_id;
 
 /// Largest message and largest batch that SQS takes, attributes included.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -32,6 +33,8 @@ const TYPE: &str = "String";
 /// What is sent of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Message {
+    /// By which SQS knows a repeat.
+    pub(super) id: String,
     pub(super) group: String,
     pub(super) body: String,
     pub(super) attributes: Vec<(String, String)>,
@@ -42,7 +45,9 @@ impl Message {
     pub(super) fn of(event: &Event) -> Result<Self, String> {
         let (body, encoding) = body(event.payload());
         let mut attributes = headers::of(event, &Style::Plain, "");
-        let theirs = attributes.split_off(attributes.len() - own(event, &attributes));
+        let mut theirs = attributes.split_off(attributes.len() - own(event, &attributes));
+        // A reader would take them for ours, and read the payload in another way.
+        theirs.retain(|(name, _)| ![TOPIC, ENCODING, HEADERS].contains(&name.as_str()));
         attributes.push((TOPIC.to_owned(), event.topic().to_owned()));
         attributes.extend(encoding.map(|encoding| (ENCODING.to_owned(), encoding.to_owned())));
         let fit = attributes.len() + theirs.len() <= ATTRIBUTES_MAX
@@ -56,7 +61,7 @@ impl Message {
         if let Some((name, _)) = attributes.iter().find(|(_, text)| !is_text(text)) {
             return Err(format!("the attribute {name:?} has a character that SQS does not carry"));
         }
-        Ok(Self { group: group(event), body, attributes })
+        Ok(Self { id: deduplication_id(event), group: group(event), body, attributes })
     }
 
     /// As SQS counts.
@@ -75,7 +80,7 @@ fn own(event: &Event, all: &[(String, String)]) -> usize {
 /// What its order is kept by, or itself. What SQS does not take for a group is told by its digest, and so is what could be
 /// taken for one.
 fn group(event: &Event) -> String {
-    let Some(key) = event.ordered_by() else { return event.id().to_string() };
+    let Some(key) = event.ordered_by() else { return deduplication_id(event) };
     let fits = key.len() <= GROUP_CHARS_MAX
         && key.bytes().all(|byte| byte.is_ascii_graphic())
         && !key.starts_with(HASHED);

@@ -18,7 +18,8 @@ fn a_group_is_the_key_or_its_digest_or_the_event() {
     }
     assert_ne!(of("a b"), of("a c"));
     let alone = event("{}");
-    assert_eq!(Message::of(&alone).unwrap().group, alone.id().to_string());
+    let message = Message::of(&alone).unwrap();
+    assert_eq!(message.group, message.id);
 }
 
 #[test]
@@ -66,4 +67,17 @@ fn a_request_has_ten_messages_and_a_mebibyte() {
     let message = Message::of(&event("12345")).unwrap();
     let attributes: usize = message.attributes.iter().map(|(name, text)| name.len() + text.len() + 6).sum();
     assert_eq!(message.bytes(), 5 + attributes);
+}
+
+#[test]
+fn a_header_does_not_say_how_the_payload_is_read() {
+    let mut forged = event("{}");
+    // As a service in another language may write it.
+    for (name, text) in [(ENCODING, EMPTY), (TOPIC, "other"), (HEADERS, "[]")] {
+        forged.headers.push((name.to_owned(), text.to_owned()));
+    }
+    let forged = Message::of(&forged).unwrap();
+    let named = |wanted: &str| forged.attributes.iter().filter(|(name, _)| name == wanted).count();
+    assert_eq!((named(ENCODING), named(TOPIC), named(HEADERS)), (0, 1, 0));
+    assert_eq!(value(&forged, TOPIC), Some("payments"));
 }

@@ -2,8 +2,8 @@
 //!
 //! | in the message | from the event |
 //! |---|---|
-//! | `MessageDeduplicationId` | its id: within five minutes a repeat is confirmed and not stored again |
-//! | `MessageGroupId` | what its order is kept by; `sha256:…` of it where SQS does not take that; without one, its id |
+//! | `MessageDeduplicationId` | its id, a dot and the SHA-256 of its topic: within five minutes a repeat is confirmed and not stored again |
+//! | `MessageGroupId` | what its order is kept by; `sha256:…` of it where SQS does not take that; without one, as before |
 //! | body | its payload; in base64 where that is no text (`semel-encoding`) |
 //! | attributes | as everywhere, see [`headers`](super::headers), and `semel-topic` |
 //! | `semel-headers` | its own headers as JSON, where they do not fit among SQS's ten attributes |
@@ -30,6 +30,7 @@ use self::message::Message;
 use self::queue::Facts;
 use super::answers::Answers;
 use super::lanes::Lanes;
+use super::repeats::deduplication_id;
 use super::{Delivery, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
@@ -123,10 +124,10 @@ impl SqsSink {
                 answers.set(n, Published::Refused(SinkError::not_published(told)));
                 continue;
             }
-            let late = self.doubts.too_late(event.id(), now.into_std(), until.into_std());
+            let late = self.doubts.too_late(&message.id, now.into_std(), until.into_std());
             if let (Some(ago), InDoubt::Park) = (late, self.options.in_doubt) {
                 // Told once: whoever has it tried again has looked.
-                self.doubts.known(event.id());
+                self.doubts.known(&message.id);
                 answers.set(n, Published::Refused(SinkError::maybe_published(parked(ago, event))));
                 continue;
             }
@@ -154,25 +155,25 @@ impl SqsSink {
             }
         }
         let now = Instant::now().into_std();
-        for (n, _) in requests.iter().flat_map(|(_, messages)| messages) {
-            self.doubts.begun(events[*n].id(), now);
+        for (_, message) in requests.iter().flat_map(|(_, messages)| messages) {
+            self.doubts.begun(&message.id, now);
         }
         let client = &self.client;
-        let sent = requests.into_iter().map(|(url, messages)| send(client, url, messages, events, until));
+        let sent = requests.into_iter().map(|(url, messages)| send(client, url, messages, until));
         let mut sent = futures_util::stream::iter(sent).buffer_unordered(REQUESTS_MAX);
         while let Some(outcomes) = sent.next().await {
             for (n, outcome) in outcomes {
-                let id = events[n].id();
+                let id = deduplication_id(&events[n]);
                 let answer = match outcome {
                     Outcome::There => {
-                        self.doubts.known(id);
+                        self.doubts.known(&id);
                         Published::Confirmed
                     }
                     Outcome::Never { told } => {
-                        self.doubts.known(id);
+                        self.doubts.known(&id);
                         Published::Refused(SinkError::not_published(told))
                     }
-                    Outcome::Not { told, maybe } if maybe || self.doubts.not_sent(id) => {
+                    Outcome::Not { told, maybe } if maybe || self.doubts.not_sent(&id) => {
                         Published::Failed(SinkError::maybe_published(told))
                     }
                     Outcome::Not { told, .. } => Published::Failed(SinkError::not_published(told)),
@@ -248,7 +249,6 @@ async fn send(
     client: &Client,
     url: String,
     messages: Vec<(usize, Message)>,
-    events: &[Arc<Event>],
     until: Instant,
 ) -> Vec<(usize, Outcome)> {
     let mut outcomes = Vec::with_capacity(messages.len());
@@ -262,8 +262,7 @@ async fn send(
             outcomes.extend(failed(&late(false)));
             continue;
         }
-        let entries: Result<Vec<_>, String> =
-            part.iter().map(|(n, message)| entry(*n, message, &events[*n])).collect();
+        let entries: Result<Vec<_>, String> = part.iter().map(|(n, message)| entry(*n, message)).collect();
         let request = match entries {
             Ok(entries) => client.send_message_batch().queue_url(&url).set_entries(Some(entries)),
             Err(told) => {
@@ -317,12 +316,12 @@ fn judge(code: &str, message: &str, sender_fault: bool) -> Outcome {
     }
 }
 
-fn entry(n: usize, message: &Message, event: &Event) -> Result<SendMessageBatchRequestEntry, String> {
+fn entry(n: usize, message: &Message) -> Result<SendMessageBatchRequestEntry, String> {
     let mut entry = SendMessageBatchRequestEntry::builder()
         .id(n.to_string())
         .message_body(&message.body)
         .message_group_id(&message.group)
-        .message_deduplication_id(event.id().to_string());
+        .message_deduplication_id(&message.id);
     for (name, text) in &message.attributes {
         let value = MessageAttributeValue::builder().data_type("String").string_value(text);
         entry = entry.message_attributes(name, value.build().map_err(|error| error.to_string())?);

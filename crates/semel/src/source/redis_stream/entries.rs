@@ -119,9 +119,11 @@ pub(super) fn delivery(
     let place = format!("{}/{id}", options.stream);
     let mut delivery = Delivery::new(Receipt(0), &options.stream, place, "");
     delivery.deliveries = count;
+    let mut payload = None;
     for (name, value) in fields {
         if name == options.payload.as_bytes() {
-            delivery.payload = value;
+            // The first is the producer's own; a second one was a header that has its name.
+            payload.get_or_insert(value);
             continue;
         }
         let (Ok(name), Ok(text)) = (std::str::from_utf8(&name), std::str::from_utf8(&value)) else {
@@ -133,6 +135,7 @@ pub(super) fn delivery(
             delivery.headers.push((name.to_owned(), text.to_owned()));
         }
     }
+    delivery.payload = payload.unwrap_or_default();
     delivery
 }
 
@@ -160,6 +163,17 @@ mod tests {
         let wanted = ("0-0".to_owned(), vec![(EntryId(7, 1), Some(fields))], vec![EntryId(3, 0)]);
         assert_eq!(claimed(answer), Some(wanted));
         assert_eq!(read(bulk("?")), None, "what is not understood is not nothing");
+    }
+
+    #[test]
+    fn a_second_payload_is_none() {
+        let options = RedisStreamSourceOptions::new("redis://127.0.0.1", "s", "g").unwrap();
+        let field = |name: &str, text: &str| (Bytes::from(name.to_owned()), Bytes::from(text.to_owned()));
+        let fields =
+            vec![field(&options.payload, "mine"), field("region", "eu"), field(&options.payload, "forged")];
+        let delivery = delivery(EntryId(7, 1), fields, None, &options);
+        assert_eq!((delivery.payload.as_ref(), delivery.header("region")), (&b"mine"[..], Some("eu")));
+        assert_eq!(delivery.headers.len(), 1);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use semel::outbox::Event;
 use semel::sink::kafka::{Compression, KafkaSink, MissingTopic};
 use semel::sink::{Published, Sink};
@@ -95,6 +96,86 @@ async fn no_batch_passes_a_refused_one() {
             |answer: &Published| matches!(answer, Published::Failed(error) if !error.is_maybe_published());
         assert!(answers[first + 1..].iter().all(behind), "{answers:?}");
         assert_eq!(reader::read(broker.url(), &topic, "read_committed").len(), first);
+    }
+}
+
+/// Of each key the numbers in the order in which they came first.
+fn firsts(bootstrap: &str, topic: &str) -> HashMap<String, Vec<usize>> {
+    let mut firsts: HashMap<String, Vec<usize>> = HashMap::new();
+    for found in reader::read(bootstrap, topic, "read_committed") {
+        let number = found.text().split_once(':').unwrap().0.parse().unwrap();
+        let of_key = firsts.entry(found.key.clone().unwrap()).or_default();
+        if !of_key.contains(&number) {
+            of_key.push(number);
+        }
+    }
+    firsts
+}
+
+/// A refused event stops the producer, and a new one takes its place with several requests in flight, whose first may be
+/// refused again: the broker does not know that one, and would take whatever comes after.
+#[tokio::test(flavor = "multi_thread")]
+async fn order_holds_over_producers_that_fail_one_after_the_other() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let topic = unique("replaced");
+    reader::topic(broker.url(), &topic, 1, &[("max.message.bytes", "3000")]).await;
+    let mut sink = KafkaSink::options(broker.url()).batch_bytes(1_000).open().unwrap();
+    const KEYS: usize = 6;
+    // The first key has its refused event first, the next one as its second, and so on.
+    let refused = |n: usize| n / KEYS == n % KEYS;
+    let events: Vec<_> = (0..KEYS * 10)
+        .map(|n| {
+            let text = format!("{n}:{}", "x".repeat(if refused(n) { 5_000 } else { 400 }));
+            Arc::new(Event::new(&topic, "number", text).unwrap().key(&format!("key-{}", n % KEYS)).unwrap())
+        })
+        .collect();
+    let answers = sink.publish(&events).await;
+    for (n, answer) in answers.iter().enumerate() {
+        let wanted = match (n / KEYS).cmp(&(n % KEYS)) {
+            std::cmp::Ordering::Less => *answer == Published::Confirmed,
+            std::cmp::Ordering::Equal => matches!(answer, Published::Refused(_)),
+            std::cmp::Ordering::Greater => matches!(answer, Published::Failed(_)),
+        };
+        assert!(wanted, "{n}: {answer:?}");
+    }
+    let firsts = firsts(broker.url(), &topic);
+    for key in 0..KEYS {
+        let wanted: Vec<usize> = (0..key).map(|row| row * KEYS + key).collect();
+        assert_eq!(firsts.get(&format!("key-{key}")).cloned().unwrap_or_default(), wanted, "key-{key}");
+    }
+}
+
+/// A call that is left leaves requests in flight. The producer that comes then sends all of it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn order_holds_over_producers_that_are_left_in_the_middle() {
+    let Some(broker) = require(Service::Kafka) else { return };
+    let topic = unique("left");
+    reader::topic(broker.url(), &topic, 2, &[]).await;
+    let mut sink = KafkaSink::options(broker.url()).batch_bytes(1_000).open().unwrap();
+    let text = |n: usize| format!("{n}:{}", "x".repeat(400));
+    let events: Vec<_> = (0..120)
+        .map(|n| {
+            Arc::new(Event::new(&topic, "number", text(n)).unwrap().key(&format!("key-{}", n % 4)).unwrap())
+        })
+        .collect();
+    for round in 0..6 {
+        let some = &events[..20 * (round + 1)];
+        // Queued and on its way, and then given up.
+        {
+            let mut publish = std::pin::pin!(sink.publish(some));
+            for _ in 0..=round {
+                if publish.as_mut().now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(confirmed(&sink.publish(some).await));
+    }
+    let firsts = firsts(broker.url(), &topic);
+    for key in 0..4 {
+        let wanted: Vec<usize> = (0..120).filter(|n| n % 4 == key).collect();
+        assert_eq!(firsts[&format!("key-{key}")], wanted, "key-{key}");
     }
 }
 

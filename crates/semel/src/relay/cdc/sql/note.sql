@@ -1,6 +1,6 @@
 -- How far we have come, under the epochs of the lanes, with what is set aside on the way: a copy of each, in their
 -- order, and of each key what becomes of it. $3 to $8: the slot's row; $9 to $11: the cursor's; $12: the error, null for
--- one that waits behind another; $13: set aside alone; $14: for good; $15: the first pause in ms; then the events.
+-- one that waits behind another; $13: what each is parked under; $14: for good; $15: the first pause in ms; then the events.
 --
 -- The snapshot that comes back is taken before the place in the log is asked for: whoever it sees has committed before
 -- that place.
@@ -26,13 +26,11 @@ moved AS (
             IS DISTINCT FROM ($9::text, $10::text, $11::bigint, NULL::bigint)
 ),
 aside AS MATERIALIZED (
-    SELECT o.*,
-           CASE WHEN o.alone THEN o.id ELSE coalesce(o.key, o.aggregate_id, o.id) END AS parked_key,
-           abs(hashtext(coalesce(o.key, o.aggregate_id, o.id)) % 16) AS lane
-    FROM unnest($12::text[], $13::boolean[], $14::boolean[], $16::text[], $17::text[], $18::text[], $19::text[],
+    SELECT o.*, abs(hashtext(coalesce(o.key, o.aggregate_id, o.id)) % 16) AS lane
+    FROM unnest($12::text[], $13::text[], $14::boolean[], $16::text[], $17::text[], $18::text[], $19::text[],
                 $20::text[], $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[],
                 $27::bytea[], $28::bytea[])
-        WITH ORDINALITY AS o (error, alone, for_good, made_at, id, topic, type, key, aggregate_type, aggregate_id,
+        WITH ORDINALITY AS o (error, parked_key, for_good, made_at, id, topic, type, key, aggregate_type, aggregate_id,
                               content_type, headers, idempotency_key, trace_parent, intent, payload, at)
     WHERE (SELECT yes FROM ours)
 ),
@@ -50,7 +48,7 @@ copies AS (
          idempotency_key, trace_parent, intent, payload)
     SELECT parked_key, error, coalesce(made_at::timestamptz, clock_timestamp()), id::uuid, topic, type, key,
            aggregate_type, aggregate_id, content_type, headers::jsonb, idempotency_key, trace_parent, intent, payload
-    FROM aside a WHERE NOT EXISTS (SELECT FROM semel_outbox_parked p WHERE p.id = a.id::uuid)
+    FROM aside a WHERE NOT EXISTS (SELECT FROM semel_outbox_parked p WHERE p.id = a.id::uuid AND p.topic = a.topic)
     ORDER BY at
 )
 SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text FROM ours WHERE yes

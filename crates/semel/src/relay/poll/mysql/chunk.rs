@@ -1,7 +1,5 @@
 //! The events of a batch: found, written down, read, done.
 
-use std::sync::Arc;
-
 use sqlx::mysql::MySqlRow;
 
 use super::link::{Link, NOW, Place, get};
@@ -64,7 +62,7 @@ impl Link {
         for row in &self.rows(&selects.join("; ")).await? {
             numbers.push((get(row, 12)?, get(row, 13)?));
             let held = get::<i64>(row, 14)? != 0;
-            events.push(Pending { event: Arc::new(columns(row)?.event()), held });
+            events.push(columns(row)?.pending(held));
         }
         Ok(Some((noted, numbers, events)))
     }
@@ -125,7 +123,7 @@ impl Link {
             };
             let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
             let error = aside.errors.get(at).cloned().flatten();
-            let key = if flag(&aside.alone) { "o.id" } else { KEY };
+            let Some(key) = aside.keys.get(at).map(|key| literal::text(key)) else { continue };
             if error.is_some() {
                 let due = if flag(&aside.for_good) {
                     "NULL".to_owned()
@@ -176,5 +174,6 @@ pub(super) fn columns(row: &MySqlRow) -> Result<Columns, StoreError> {
         trace_parent: get(row, 9)?,
         intent: get(row, 10)?,
         payload: get(row, 11)?,
+        unreadable: None,
     })
 }

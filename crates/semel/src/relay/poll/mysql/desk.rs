@@ -8,6 +8,7 @@ use super::MysqlOutbox;
 use super::chunk::{EVENT, columns};
 use super::link::{NOW, get};
 use crate::relay::poll::row::named;
+use crate::relay::poll::to_skip;
 use crate::relay::source::{Parked, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::Brought;
@@ -58,28 +59,49 @@ impl MysqlOutbox {
         Ok(self.ask(text).await?.pop().unwrap_or_default().matched)
     }
 
-    /// The id as the table has it, where it is no UUID.
-    async fn written(&self, id: Uuid) -> Result<String, SourceError> {
-        let odd = "SELECT DISTINCT id FROM semel_outbox_parked \
-                   WHERE id NOT LIKE '________-____-____-____-____________' LIMIT 10000";
-        let rows = self.ask(odd.to_owned()).await?.pop().unwrap_or_default().rows;
+    /// Parked events of this id, with their numbers and topics. An id that is no UUID stands for one.
+    async fn of_id(&self, id: Uuid) -> Result<Vec<(i64, String)>, SourceError> {
+        let text = format!(
+            "SELECT n, CONVERT(topic USING utf8mb4), CONVERT(id USING utf8mb4) FROM semel_outbox_parked
+             WHERE id = {} OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000",
+            literal::text(&id.to_string())
+        );
+        let rows = self.ask(text).await?.pop().unwrap_or_default().rows;
+        let mut found = Vec::new();
         for row in &rows {
-            let text: String = get(row, 0)?;
+            let (n, topic, text): (i64, String, String) = (get(row, 0)?, get(row, 1)?, get(row, 2)?);
             if named(&text) == id {
-                return Ok(literal::text(&text));
+                found.push((n, topic));
             }
         }
-        Ok(literal::text(&id.to_string()))
+        Ok(found)
     }
 
     /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    ///
+    /// # Errors
+    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
-        let id = self.written(id).await?;
+        self.give_up(id, None).await
+    }
+
+    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, SourceError> {
+        self.give_up(id, Some(topic)).await
+    }
+
+    async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, SourceError> {
+        let ns = to_skip(id, self.of_id(id).await?, topic)?;
+        if ns.is_empty() {
+            return Ok(false);
+        }
+        let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
+        let ns = ns.join(",");
         let text = format!(
             "START TRANSACTION;
              UPDATE semel_outbox_parked_key k JOIN semel_outbox_parked p ON p.hash = k.hash
-                 SET k.due_at = {}, k.tries = 0 WHERE p.id = {id};
-             DELETE FROM semel_outbox_parked WHERE id = {id};
+                 SET k.due_at = {}, k.tries = 0 WHERE p.n IN ({ns});
+             DELETE FROM semel_outbox_parked WHERE n IN ({ns});
              COMMIT",
             at_once()
         );

@@ -14,7 +14,7 @@ use crate::store::{Fate, StoreError};
 
 /// How far the event `o` has come, by the cursor `c` of its part.
 const STANDING: &str = "COALESCE(
-        (SELECT IF(p.error IS NULL, 'held', 'parked') FROM semel_outbox_parked p WHERE p.id = o.id LIMIT 1),
+        (SELECT IF(p.error IS NULL, 'held', 'parked') FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
         CASE WHEN o.n <= c.after_n THEN 'published' WHEN o.n <= c.until_n THEN 'sending' ELSE 'waiting' END)";
 
 const MADE_AT: &str = "CAST(UNIX_TIMESTAMP(o.made_at) * 1000 AS SIGNED)";

@@ -1,7 +1,5 @@
 //! Parked events that are due: tried again, in the order of their keys.
 
-use std::sync::Arc;
-
 use super::chunk::{EVENT, columns};
 use super::link::{Link, NOW, Place, get};
 use crate::relay::poll::OF_KEY_MAX;
@@ -39,9 +37,9 @@ impl Link {
                 continue;
             }
             for row in &rows {
-                let event = columns(row)?.event();
-                bytes += event.payload().len();
-                events.push(Pending { event: Arc::new(event), held: false });
+                let pending = columns(row)?.pending(false);
+                bytes += pending.event.payload().len();
+                events.push(pending);
                 tried.ns.push(get(row, 12)?);
                 tried.keys.push(hash.clone());
                 tried.due.push(due);
@@ -72,7 +70,7 @@ impl Link {
             {
                 parts.push(*place);
             }
-            events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+            events.push(columns(row)?.pending(false));
             tried.ns.push(get(row, 12)?);
             tried.keys.push(get(row, 13)?);
             tried.due.push(get(row, 15)?);

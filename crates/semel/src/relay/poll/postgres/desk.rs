@@ -5,9 +5,10 @@ use std::time::{Duration, SystemTime};
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::link::{get, system};
-use super::read::{bound, columns};
+use super::link::{any_bytes, get, system};
+use super::read::{bound, columns, readable};
 use super::{PostgresOutbox, unreadable};
+use crate::relay::poll::to_skip;
 use crate::relay::source::{Lineage, Parked, Rebase, SourceError};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
@@ -28,9 +29,14 @@ static RETRY: Sql = Sql {
 /// The relay that owns the lane sees that the key is due, and goes on or ends it. Only the owner takes a key out: it
 /// is the only one to know what else is on its way there.
 static SKIP: Sql = Sql {
-    text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE id = $1::text::uuid RETURNING parked_key)
+    text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n = ANY ($1::bigint[]) RETURNING parked_key)
            UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
            FROM gone WHERE k.key = gone.parked_key RETURNING 1",
+    types: &[Type::INT8_ARRAY],
+};
+
+static OF_ID: Sql = Sql {
+    text: "SELECT n, topic FROM semel_outbox_parked WHERE id = $1::text::uuid ORDER BY n LIMIT 1000",
     types: &[Type::TEXT],
 };
 
@@ -38,6 +44,7 @@ impl PostgresOutbox {
     async fn session(&self) -> Result<Session, StoreError> {
         let (session, _) =
             self.outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        any_bytes(&session).await?;
         Ok(session)
     }
 
@@ -91,8 +98,23 @@ impl PostgresOutbox {
     }
 
     /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    ///
+    /// # Errors
+    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
-        Ok(!self.ask(&SKIP, &[&id.to_string()]).await?.is_empty())
+        self.give_up(id, None).await
+    }
+
+    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, SourceError> {
+        self.give_up(id, Some(topic)).await
+    }
+
+    async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, SourceError> {
+        let rows = self.ask(&OF_ID, &[&id.to_string()]).await?;
+        let parked = rows.iter().map(|row| Ok((get(row, 0)?, readable(row, 1)?)));
+        let ns = to_skip(id, parked.collect::<Result<_, StoreError>>()?, topic)?;
+        Ok(!ns.is_empty() && !self.ask(&SKIP, &[&ns]).await?.is_empty())
     }
 
     /// Takes these tables for the right ones from here on. For after a restore from a dump, an upgrade, or a move to

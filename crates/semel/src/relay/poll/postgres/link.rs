@@ -50,6 +50,7 @@ impl Link {
         if session.path == Path::Direct {
             session.batch(QUICK).await.map_err(|trouble| trouble.not_applied())?;
         }
+        any_bytes(&session).await?;
         let now = Instant::now();
         let lineage = lineage(&session).await?;
         Ok(Self {
@@ -324,6 +325,15 @@ pub(in crate::relay) fn lane(row: &Row) -> Result<Lane, StoreError> {
 }
 
 /// A column of an answer.
+/// A database whose encoding is SQL_ASCII has text of any bytes, and the server refuses to give it to a client that wants
+/// UTF-8, or ends the stream over it. What is no UTF-8 is found when it is read.
+pub(in crate::relay) const ANY_BYTES: &str = "SELECT set_config('client_encoding', 'SQL_ASCII', false)
+    WHERE current_setting('server_encoding') = 'SQL_ASCII'";
+
+pub(super) async fn any_bytes(session: &Session) -> Result<(), StoreError> {
+    session.batch(ANY_BYTES).await.map_err(|trouble| trouble.not_applied())
+}
+
 pub(in crate::relay) fn get<'a, T: FromSql<'a>>(row: &'a Row, at: usize) -> Result<T, StoreError> {
     row.try_get(at).map_err(|error| unreadable(&error.to_string()))
 }

@@ -4,7 +4,7 @@ use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 use super::link::get;
-use super::read::{bound, columns};
+use super::read::{bound, columns, readable, readable_if_any};
 use super::{PostgresOutbox, unreadable};
 use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
 use crate::relay::source::SourceError;
@@ -14,7 +14,7 @@ use crate::store::postgres::statement::Sql;
 /// How far the event `o` has come, by the cursor `c` of its lane.
 const STANDING: &str = "coalesce(
         (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
-         FROM semel_outbox_parked p WHERE p.id = o.id LIMIT 1),
+         FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
         CASE WHEN pg_visible_in_snapshot(o.xid, c.low) THEN 'published'
              WHEN c.high IS NULL OR NOT pg_visible_in_snapshot(o.xid, c.high) THEN 'waiting'
              WHEN o.seq <= c.after_seq THEN 'published'
@@ -68,9 +68,9 @@ impl PostgresOutbox {
             let (id, bytes, standing): (String, i64, String) = (get(row, 0)?, get(row, 5)?, get(row, 6)?);
             Ok(Listed {
                 id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
-                topic: get(row, 1)?,
-                kind: get(row, 2)?,
-                key: get(row, 3)?,
+                topic: readable(row, 1)?,
+                kind: readable(row, 2)?,
+                key: readable_if_any(row, 3)?,
                 made_at: moment(get(row, 4)?),
                 payload_bytes: bytes.unsigned_abs(),
                 standing: Standing::read(&standing),

@@ -1,9 +1,7 @@
 //! Reading: windows, the chunks of a window, and parked events that are due.
 
-use std::sync::Arc;
-
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use uuid::Uuid;
 
 use super::group::{self, Group, Walk, Window};
@@ -11,7 +9,7 @@ use super::link::{Link, get, look};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
 use crate::relay::poll::LANES;
-use crate::relay::poll::row::Columns;
+use crate::relay::poll::row::{Columns, Texts};
 use crate::relay::source::{Pending, SourceError};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
@@ -137,7 +135,7 @@ pub(in crate::relay) async fn read(
     let mut chunk = Chunk { events: Vec::with_capacity(rows.len()), seqs: Vec::with_capacity(rows.len()) };
     for row in &rows {
         chunk.seqs.push(get(row, 0)?);
-        chunk.events.push(Pending { event: Arc::new(columns(row)?.event()), held: get(row, 13)? });
+        chunk.events.push(columns(row)?.pending(get(row, 13)?));
     }
     Ok(chunk)
 }
@@ -148,19 +146,52 @@ pub(in crate::relay) fn bound(bound: usize) -> i64 {
 
 /// The event in columns 1 to 12.
 pub(in crate::relay) fn columns(row: &Row) -> Result<Columns, StoreError> {
+    let mut texts = Texts::default();
+    let mut text = |at: usize, column: &str| -> Result<Option<String>, StoreError> {
+        Ok(get::<Option<RawText<'_>>>(row, at)?.map(|RawText(bytes)| texts.read(column, bytes)))
+    };
+    let mut needed = |at: usize, column: &str| {
+        text(at, column)?.ok_or_else(|| unreadable(&format!("the column {column} is null")))
+    };
+    let (topic, kind) = (needed(2, "topic")?, needed(3, "type")?);
+    let content_type = needed(7, "content_type")?;
     let id: String = get(row, 1)?;
     Ok(Columns {
         id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
-        topic: get(row, 2)?,
-        kind: get(row, 3)?,
-        key: get(row, 4)?,
-        aggregate_type: get(row, 5)?,
-        aggregate_id: get(row, 6)?,
-        content_type: get(row, 7)?,
-        headers: get(row, 8)?,
-        idempotency_key: get(row, 9)?,
-        trace_parent: get(row, 10)?,
+        topic,
+        kind,
+        key: text(4, "key")?,
+        aggregate_type: text(5, "aggregate_type")?,
+        aggregate_id: text(6, "aggregate_id")?,
+        content_type,
+        headers: text(8, "headers")?,
+        idempotency_key: text(9, "idempotency_key")?,
+        trace_parent: text(10, "trace_parent")?,
         intent: get(row, 11)?,
         payload: get(row, 12)?,
+        unreadable: texts.unreadable,
     })
+}
+
+/// A text for people, with `\u{fffd}` for what cannot be read.
+pub(super) fn readable(row: &Row, at: usize) -> Result<String, StoreError> {
+    Ok(readable_if_any(row, at)?.unwrap_or_default())
+}
+
+pub(super) fn readable_if_any(row: &Row, at: usize) -> Result<Option<String>, StoreError> {
+    let text: Option<RawText<'_>> = get(row, at)?;
+    Ok(text.map(|RawText(bytes)| String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// A text as its bytes: in a database whose encoding is SQL_ASCII they may be any.
+struct RawText<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for RawText<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        matches!(*kind, Type::TEXT | Type::VARCHAR | Type::BPCHAR)
+    }
 }

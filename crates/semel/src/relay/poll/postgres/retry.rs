@@ -1,7 +1,5 @@
 //! Parked events that are due: tried again, in the order of their keys.
 
-use std::sync::Arc;
-
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -82,7 +80,7 @@ impl Link {
                 tried.empty.push(key);
                 continue;
             }
-            events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+            events.push(columns(row)?.pending(false));
             tried.ns.push(n);
             tried.keys.push(key);
             tried.due.push(get(row, 15)?);

@@ -91,7 +91,7 @@ impl Statements {
                     Type::INT8,
                     Type::INT8_ARRAY,
                     Type::TEXT_ARRAY,
-                    Type::BOOL_ARRAY,
+                    Type::TEXT_ARRAY,
                     Type::BOOL_ARRAY,
                     Type::INT8,
                 ],

@@ -1,5 +1,5 @@
 -- As advance, with events that are set aside: a copy of each, in their order, and of each key what becomes of it.
--- $4: their seqs; $5: the error, null for one that waits behind another; $6: set aside alone; $7: for good.
+-- $4: their seqs; $5: the error, null for one that waits behind another; $6: what each is parked under; $7: for good.
 WITH mine AS MATERIALIZED (
     SELECT c.lane FROM semel_outbox_cursor c
     JOIN unnest($1::smallint[], $2::bigint[]) AS m (lane, epoch) ON c.lane = m.lane AND c.epoch = m.epoch
@@ -13,10 +13,9 @@ moved AS (
 ),
 aside AS MATERIALIZED (
     SELECT o.*, a.at, a.error, a.for_good,
-           CASE WHEN a.alone THEN o.id::text ELSE coalesce(o.key, o.aggregate_id, o.id::text) END AS parked_key,
-           abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16) AS lane
-    FROM unnest($4::bigint[], $5::text[], $6::boolean[], $7::boolean[])
-        WITH ORDINALITY AS a (seq, error, alone, for_good, at)
+           a.parked_key, abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16) AS lane
+    FROM unnest($4::bigint[], $5::text[], $6::text[], $7::boolean[])
+        WITH ORDINALITY AS a (seq, error, parked_key, for_good, at)
     JOIN semel_outbox o ON o.seq = a.seq
     WHERE (SELECT count(*) FROM mine) = cardinality($1::smallint[])
 ),

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 use uuid::Uuid;
 
 use super::SqliteOutbox;
-use super::table::{Table, columns, explain};
+use super::table::{Table, columns, explain, readable};
 use crate::relay::poll::row::named;
+use crate::relay::poll::to_skip;
 use crate::relay::source::{Parked, SourceError};
 
 const LIST: &str = "SELECT id, topic, type, key, aggregate_type, aggregate_id, content_type, headers, \
@@ -18,18 +19,21 @@ const RETRY: &str = "UPDATE semel_outbox_parked_key SET due_at = CAST(unixepoch(
      + (due_at IS CAST(unixepoch('subsec') * 1000 AS INTEGER)) \
      WHERE ?1 IS NULL OR key = ?1";
 
-/// The id as the table has it, where it is no UUID.
-fn written(tx: &Connection, id: Uuid) -> rusqlite::Result<String> {
-    let odd = "SELECT DISTINCT id FROM semel_outbox_parked \
-               WHERE id NOT LIKE '________-____-____-____-____________' LIMIT 10000";
-    let mut odd = tx.prepare(odd)?;
-    for text in odd.query_map([], |row| row.get::<_, String>(0))? {
-        let text = text?;
+/// Parked events of this id, with their numbers and topics. An id that is no UUID stands for one.
+fn of_id(tx: &Connection, id: Uuid) -> rusqlite::Result<Vec<(i64, String)>> {
+    let query = "SELECT n, topic, id FROM semel_outbox_parked WHERE id = ?1 \
+                 OR id NOT LIKE '________-____-____-____-____________' ORDER BY n LIMIT 10000";
+    let mut statement = tx.prepare(query)?;
+    let rows = statement
+        .query_map([id.to_string()], |row| Ok((row.get(0)?, readable(row, 1)?, readable(row, 2)?)))?;
+    let mut found = Vec::new();
+    for row in rows {
+        let (n, topic, text): (i64, String, String) = row?;
         if named(&text) == id {
-            return Ok(text);
+            found.push((n, topic));
         }
     }
-    Ok(id.to_string())
+    Ok(found)
 }
 
 impl SqliteOutbox {
@@ -67,23 +71,39 @@ impl SqliteOutbox {
     }
 
     /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    ///
+    /// # Errors
+    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
     pub async fn skip(&self, id: Uuid) -> Result<bool, SourceError> {
+        self.give_up(id, None).await
+    }
+
+    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, SourceError> {
+        self.give_up(id, Some(topic.to_owned())).await
+    }
+
+    async fn give_up(&self, id: Uuid, topic: Option<String>) -> Result<bool, SourceError> {
         let path = self.path.clone();
         self.with(move |table: &Table| {
+            let told = |error| explain(&path, &error);
+            let parked = of_id(&table.connection, id).map_err(told)?;
+            let ns = to_skip(id, parked, topic.as_deref())?;
             let skip = || {
                 let tx = table.connection.unchecked_transaction()?;
-                let id = written(&tx, id)?;
-                let mut gone =
-                    tx.prepare("DELETE FROM semel_outbox_parked WHERE id = ?1 RETURNING parked_key")?;
-                let keys: Vec<String> = gone.query_map([id], |row| row.get(0))?.collect::<Result<_, _>>()?;
-                drop(gone);
-                for key in &keys {
-                    tx.execute(RETRY, params![key])?;
+                let mut any = false;
+                for n in &ns {
+                    let gone = "DELETE FROM semel_outbox_parked WHERE n = ?1 RETURNING parked_key";
+                    let key: Option<String> = tx.query_row(gone, [n], |row| row.get(0)).optional()?;
+                    if let Some(key) = key {
+                        tx.execute(RETRY, params![key])?;
+                        any = true;
+                    }
                 }
                 tx.commit()?;
-                Ok(!keys.is_empty())
+                Ok(any)
             };
-            skip().map_err(|error| explain(&path, &error))
+            skip().map_err(told)
         })
         .await
     }

@@ -4,7 +4,7 @@ use rusqlite::{OptionalExtension, params};
 use uuid::Uuid;
 
 use super::SqliteOutbox;
-use super::table::{EVENT, Table, columns, explain};
+use super::table::{EVENT, Table, columns, explain, readable};
 use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
 use crate::relay::poll::row::named;
 use crate::relay::source::SourceError;
@@ -12,7 +12,7 @@ use crate::relay::source::SourceError;
 /// How far the event `o` has come, by the cursor `c`.
 const STANDING: &str = "coalesce(
         (SELECT CASE WHEN p.error IS NULL THEN 'held' ELSE 'parked' END
-         FROM semel_outbox_parked p WHERE p.id = o.id LIMIT 1),
+         FROM semel_outbox_parked p WHERE p.id = o.id AND p.topic = o.topic LIMIT 1),
         CASE WHEN o.seq <= c.after_seq THEN 'published' WHEN o.seq <= c.until_seq THEN 'sending' ELSE 'waiting' END)";
 
 impl SqliteOutbox {
@@ -35,12 +35,13 @@ impl SqliteOutbox {
                 let mut statement = table.connection.prepare(&query)?;
                 let most = i64::try_from(listing.events_max).unwrap_or(i64::MAX);
                 let rows = statement.query_map(params![listing.topic, listing.key, most], |row| {
-                    let (id, standing): (String, String) = (row.get(0)?, row.get(6)?);
+                    let (id, standing): (String, String) = (readable(row, 0)?, row.get(6)?);
+                    let has_key = row.get_ref(3)? != rusqlite::types::ValueRef::Null;
                     Ok(Listed {
                         id: named(&id),
-                        topic: row.get(1)?,
-                        kind: row.get(2)?,
-                        key: row.get(3)?,
+                        topic: readable(row, 1)?,
+                        kind: readable(row, 2)?,
+                        key: has_key.then(|| readable(row, 3)).transpose()?,
                         made_at: moment(row.get(4)?),
                         payload_bytes: row.get::<_, i64>(5)?.unsigned_abs(),
                         standing: Standing::read(&standing),

@@ -1,13 +1,13 @@
 //! The tables, from a thread that may block.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
 use crate::relay::poll::aside::{Aside, Retried, Tried};
-use crate::relay::poll::row::{Columns, named};
+use crate::relay::poll::row::{Columns, Texts, named};
 use crate::relay::poll::{Bounds, OF_KEY_MAX, known_version};
 use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -136,10 +136,10 @@ impl Table {
             let mut statement = self.connection.prepare_cached(&query)?;
             let mut rows = statement.query(params![turn.after, turn.noted.unwrap_or(i64::MAX)])?;
             while let Some(row) = rows.next()? {
-                let event = columns(row)?.event();
-                bytes += event.payload().len();
+                let pending = columns(row)?.pending(row.get(13)?);
+                bytes += pending.event.payload().len();
                 seqs.push(row.get(12)?);
-                events.push(Pending { event: Arc::new(event), held: row.get(13)? });
+                events.push(pending);
                 if turn.noted.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max) {
                     break;
                 }
@@ -171,23 +171,22 @@ impl Table {
             for (at, seq) in aside.seqs.iter().enumerate() {
                 let error = aside.errors.get(at).cloned().flatten();
                 let flag = |flags: &[bool]| flags.get(at).copied().unwrap_or(false);
-                let (alone, for_good) = (flag(&aside.alone), flag(&aside.for_good));
-                let key = "CASE WHEN ?2 THEN o.id ELSE coalesce(o.key, o.aggregate_id, o.id) END";
+                let for_good = flag(&aside.for_good);
+                let Some(key) = aside.keys.get(at) else { continue };
                 if error.is_some() {
                     let park = format!(
                         "INSERT INTO semel_outbox_parked_key (key, due_at)
-                         SELECT {key}, CASE WHEN NOT ?3 THEN {NOW} + ?4 END FROM semel_outbox o WHERE o.seq = ?1
-                         ON CONFLICT (key) DO NOTHING"
+                         VALUES (?1, CASE WHEN NOT ?2 THEN {NOW} + ?3 END) ON CONFLICT (key) DO NOTHING"
                     );
-                    tx.prepare_cached(&park)?.execute(params![seq, alone, for_good, ms(retry)])?;
+                    tx.prepare_cached(&park)?.execute(params![key, for_good, ms(retry)])?;
                 }
                 let copy = format!(
                     "INSERT INTO semel_outbox_parked
                          (parked_key, error, made_at, id, topic, type, key, aggregate_type, aggregate_id, content_type,
                           headers, idempotency_key, trace_parent, intent, payload)
-                     SELECT {key}, ?3, o.made_at, {EVENT} FROM semel_outbox o WHERE o.seq = ?1"
+                     SELECT ?2, ?3, o.made_at, {EVENT} FROM semel_outbox o WHERE o.seq = ?1"
                 );
-                tx.prepare_cached(&copy)?.execute(params![seq, alone, error])?;
+                tx.prepare_cached(&copy)?.execute(params![seq, key, error])?;
             }
             Ok(true)
         })
@@ -211,9 +210,9 @@ impl Table {
                 let mut rows = statement.query(params![key, OF_KEY_MAX])?;
                 let before = tried.ns.len();
                 while let Some(row) = rows.next()? {
-                    let event = columns(row)?.event();
-                    bytes += event.payload().len();
-                    events.push(Pending { event: Arc::new(event), held: false });
+                    let pending = columns(row)?.pending(false);
+                    bytes += pending.event.payload().len();
+                    events.push(pending);
                     tried.ns.push(row.get(12)?);
                     tried.keys.push(key.clone());
                     tried.due.push(due);
@@ -242,7 +241,7 @@ impl Table {
             for n in ns {
                 let mut rows = statement.query([n])?;
                 while let Some(row) = rows.next()? {
-                    events.push(Pending { event: Arc::new(columns(row)?.event()), held: false });
+                    events.push(columns(row)?.pending(false));
                     tried.ns.push(*n);
                     tried.keys.push(row.get(12)?);
                     tried.due.push(row.get(13)?);
@@ -349,21 +348,40 @@ impl Table {
 
 /// The event in the first twelve columns.
 pub(super) fn columns(row: &Row<'_>) -> rusqlite::Result<Columns> {
-    let id: String = row.get(0)?;
+    let mut texts = Texts::default();
+    let mut text = |at: usize, column: &str| match row.get_ref(at)? {
+        ValueRef::Text(bytes) => Ok(Some(texts.read(column, bytes))),
+        _ => row.get::<_, Option<String>>(at),
+    };
+    let mut needed = |at: usize, column: &str| match text(at, column)? {
+        Some(text) => Ok(text),
+        None => row.get::<_, String>(at),
+    };
+    let (id, topic) = (needed(0, "id")?, needed(1, "topic")?);
+    let (kind, content_type) = (needed(2, "type")?, needed(6, "content_type")?);
     Ok(Columns {
         id: named(&id),
-        topic: row.get(1)?,
-        kind: row.get(2)?,
-        key: row.get(3)?,
-        aggregate_type: row.get(4)?,
-        aggregate_id: row.get(5)?,
-        content_type: row.get(6)?,
-        headers: row.get(7)?,
-        idempotency_key: row.get(8)?,
-        trace_parent: row.get(9)?,
+        topic,
+        kind,
+        key: text(3, "key")?,
+        aggregate_type: text(4, "aggregate_type")?,
+        aggregate_id: text(5, "aggregate_id")?,
+        content_type,
+        headers: text(7, "headers")?,
+        idempotency_key: text(8, "idempotency_key")?,
+        trace_parent: text(9, "trace_parent")?,
         intent: row.get(10)?,
         payload: row.get(11)?,
+        unreadable: texts.unreadable,
     })
+}
+
+/// A text for people, with `\u{fffd}` for what cannot be read.
+pub(super) fn readable(row: &Row<'_>, at: usize) -> rusqlite::Result<String> {
+    match row.get_ref(at)? {
+        ValueRef::Text(bytes) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+        _ => row.get(at),
+    }
 }
 
 pub(super) fn ms(time: Duration) -> i64 {

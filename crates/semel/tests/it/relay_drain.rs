@@ -1,0 +1,97 @@
+//! A relay that is asked to stop has nothing left to send when another may take over.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use semel::outbox::Event;
+use semel::relay::{
+    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayOptions, Settled, Source, SourceError,
+};
+use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+
+type Calls = Arc<Mutex<Vec<&'static str>>>;
+
+/// Has one batch, for ever.
+struct One(Batch, Calls);
+
+impl Source for One {
+    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+        Ok(Some(self.0.clone()))
+    }
+    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+        Ok(())
+    }
+    async fn keep(&mut self) -> Result<(), SourceError> {
+        Ok(())
+    }
+    fn keep_in(&self) -> Duration {
+        Duration::from_secs(60)
+    }
+    fn holds(&self) -> bool {
+        true
+    }
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+        Ok(Pruned::default())
+    }
+    async fn lag(&mut self) -> Result<Lag, SourceError> {
+        Ok(Lag::default())
+    }
+    async fn leave(&mut self) -> Result<(), SourceError> {
+        self.1.lock().unwrap().push("lanes given back");
+        Ok(())
+    }
+}
+
+/// Queues what it is given and never hears of it; the queue goes with it.
+struct Queue {
+    calls: Calls,
+    asked: tokio::sync::mpsc::UnboundedSender<()>,
+    refuses: bool,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.calls.lock().unwrap().push("queue dropped");
+    }
+}
+
+impl Sink for Queue {
+    fn guarantee(&self) -> Guarantee {
+        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by: Vec::new() }
+    }
+    async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
+        let _ = self.asked.send(());
+        if self.refuses {
+            return vec![Published::Failed(SinkError::fenced("another has it")); events.len()];
+        }
+        std::future::pending().await
+    }
+}
+
+/// Runs a relay, stops it in a call that never ends, and tells what happened in which order.
+async fn stopped(refuses: bool) -> Vec<&'static str> {
+    let calls = Calls::default();
+    let position = Position { lineage: Lineage::read("here"), place: "1".to_owned() };
+    let event = Event::new("payments", "payment.completed", "1").unwrap();
+    let source = One(Batch::new(position, vec![Pending::new(event)]), calls.clone());
+    let (asked, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let sink = Queue { calls: calls.clone(), asked, refuses };
+    let relay = Relay::new(source, sink, RelayOptions::default().farewell(Duration::from_millis(10)));
+    let stop = relay.stop_handle();
+    let running = tokio::spawn(relay.run());
+    begun.recv().await.unwrap();
+    stop.stop();
+    assert_eq!(running.await.unwrap().is_err(), refuses);
+    let calls = calls.lock().unwrap().clone();
+    calls
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_queue_is_dropped_before_the_lanes_are_given_back() {
+    assert_eq!(stopped(false).await, ["queue dropped", "lanes given back"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn also_where_it_stops_by_itself() {
+    assert_eq!(stopped(true).await, ["queue dropped", "lanes given back"]);
+}
