@@ -1,4 +1,4 @@
-//! On MariaDB: the numbers of a part become visible in their order.
+//! On MySQL and MariaDB: the numbers of a part become visible in their order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use semel::Key;
 use semel::outbox::{AppendError, Appended, Duplicates, Event, append_all_tx, append_tx};
 use sqlx::Row;
 
-use crate::outbox::world::{Maria, event};
+use super::SERVER;
+use crate::outbox::world::{Mysql, event};
 
 #[tokio::test]
 async fn an_event_is_there_only_after_the_commit_and_once_per_key() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = Mysql::new(SERVER).await else { return };
     let once = |n: usize| event(n).once(Key::new("paid-7").unwrap());
     let count = async || {
         sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM semel_outbox")
@@ -48,7 +49,7 @@ async fn an_event_is_there_only_after_the_commit_and_once_per_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lower_and_not_there_yet_never_comes() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = Mysql::new(SERVER).await else { return };
     let done = Arc::new(AtomicBool::new(false));
     let reader = {
         let (pool, done) = (world.pool.clone(), Arc::clone(&done));
@@ -81,7 +82,7 @@ async fn what_is_lower_and_not_there_yet_never_comes() {
             tokio::spawn(async move {
                 let mut committed = 0;
                 for n in 0..40 {
-                    // One key a transaction: two in different orders may deadlock, which is the caller's to retry.
+                    // One key a transaction: two calls in different orders may deadlock, which is the caller's to retry.
                     let keyed =
                         |n: usize| -> Event { event(n).key(&format!("k{}", (writer + n) % 5)).unwrap() };
                     let mut tx = pool.begin().await.unwrap();

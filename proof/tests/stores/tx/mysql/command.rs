@@ -1,10 +1,11 @@
-//! Commands on MariaDB: a retry, a late command and a reused id are three different things.
+//! Commands on MySQL and MariaDB: a retry, a late command and a reused id are three different things.
 
 use semel::tx::{Advanced, Applied, Command, CommandError, Transition};
 use sqlx::mysql::MySqlPool;
 use sqlx::{Executor, MySqlConnection};
 
-use crate::tx::mysql::{World, soon};
+use super::SERVER;
+use crate::tx::mysql_world::{World, soon};
 
 type Decided = Result<Applied<i64, i64>, CommandError<i64, sqlx::Error>>;
 
@@ -47,7 +48,7 @@ async fn send(pool: &MySqlPool, command: &Command<String>, advanced: Advanced) -
 }
 
 async fn world() -> Option<World> {
-    let world = World::new().await?;
+    let world = World::new(SERVER).await?;
     let table = "CREATE TABLE escalation (id VARCHAR(99) PRIMARY KEY, version BIGINT NOT NULL)";
     world.pool.execute(table).await.unwrap();
     for n in 0..10 {
