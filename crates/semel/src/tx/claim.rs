@@ -54,6 +54,7 @@ pub(super) struct Ask {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     epoch: Option<Epoch>,
+    owner: Option<Owner>,
     carry: bool,
 }
 
@@ -171,7 +172,8 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
         }
         Answer::Run if looked.locked => {
             let carry = looked.head.is_some_and(|head| head.state_at(looked.now).is_some());
-            Ok(Some(Claimed::Run(Seen { epoch: looked.head.map(|head| head.epoch), carry })))
+            let (epoch, owner) = looked.head.map(|head| (head.epoch, head.owner)).unzip();
+            Ok(Some(Claimed::Run(Seen { epoch, owner, carry })))
         }
         Answer::Run | Answer::InFlight => Ok(None),
         _ => Err(TxError::Uncertain { id: ask.intent.id() }),
@@ -190,6 +192,17 @@ async fn taken(port: &Port, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxEr
 #[cfg(not(feature = "mysql"))]
 async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
     Ok(claimed)
+}
+
+/// After work that failed: what was there before the claim is there again. MySQL alone writes anything before
+/// [`put`], and whoever commits all the same would leave it behind.
+pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverError> {
+    #[cfg(feature = "mysql")]
+    if port.dialect() == Dialect::Mysql {
+        return super::mysql::undo(&port, &ask, seen.owner).await;
+    }
+    let _ = (port, ask, seen.owner);
+    Ok(())
 }
 
 async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {

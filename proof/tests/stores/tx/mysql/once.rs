@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::store::mysql::MysqlStore;
-use semel::store::{Claim, Claimed, Finish, Store};
+use semel::store::{Claim, Claimed, Finish, Finished, Store};
 use semel::tx::driver::DriverErrorKind;
 use semel::tx::{Once, TxError, TxReply, once_tx};
 use semel::{Effect, Outcome, Owner, Retention, Verdict};
@@ -384,5 +384,34 @@ async fn the_callers_last_insert_id_stays_its_own() {
         sqlx::query_scalar("SELECT CAST(LAST_INSERT_ID() AS SIGNED)").fetch_one(&mut *tx).await.unwrap();
     assert_eq!(last, paid.value);
     tx.commit().await.unwrap();
+    world.end().await;
+}
+
+/// The work's error is an answer like any other to a caller that has more to commit.
+#[tokio::test]
+async fn work_that_fails_in_a_transaction_that_is_committed_leaves_all_as_it_was() {
+    let Some(world) = World::new(SERVER).await else { return };
+    let store = MysqlStore::open(&world.url).await.unwrap();
+    let fails = async |_: &mut MySqlConnection| Err::<i64, _>(sqlx::Error::RowNotFound);
+    let mut tx = world.begin().await;
+    let failed = once_tx(&mut tx, &intent("fresh"), asked(1), fails).await;
+    assert!(matches!(failed, Err(TxError::Work(sqlx::Error::RowNotFound))), "{failed:?}");
+    tx.commit().await.unwrap();
+    assert_eq!(world.count("SELECT COUNT(*) FROM semel_intent").await, 0);
+
+    // Of whom nothing was heard may still bring the true outcome.
+    let Claimed::Run(ticket) = store.claim(claim_of("late")).await.unwrap() else { panic!("fresh") };
+    world.pool.execute("UPDATE semel_intent SET lease_until = 1").await.unwrap();
+    let mut tx = world.begin().await;
+    let failed = once_tx(&mut tx, &intent("late"), asked(1), fails).await;
+    assert!(matches!(failed, Err(TxError::Work(sqlx::Error::RowNotFound))), "{failed:?}");
+    tx.commit().await.unwrap();
+    let finish = Finish {
+        verdict: Verdict::Completed,
+        outcome: Some(Outcome::new(200, "77")),
+        retention: Retention::DAY,
+    };
+    assert_eq!(store.finish(ticket, finish).await.unwrap(), Finished::Recorded);
+    assert_eq!(pay(&world.pool, "late", 1).await.unwrap(), TxReply { value: 77, replayed: true });
     world.end().await;
 }
