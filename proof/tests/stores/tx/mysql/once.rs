@@ -415,3 +415,36 @@ async fn work_that_fails_in_a_transaction_that_is_committed_leaves_all_as_it_was
     assert_eq!(pay(&world.pool, "late", 1).await.unwrap(), TxReply { value: 77, replayed: true });
     world.end().await;
 }
+
+/// The same intent in another database is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_in_one_database_keeps_nobody_waiting_in_another() {
+    let (Some(world), Some(other)) = (World::new(SERVER).await, World::new(SERVER).await) else { return };
+    let work = async |tx: &mut MySqlConnection| book(tx, "two", 1).await;
+    let mut first = world.begin().await;
+    once_tx(&mut first, &intent("two"), asked(1), work).await.unwrap();
+    let waiting = tokio::spawn({
+        let pool = world.pool.clone();
+        async move { pay(&pool, "two", 1).await }
+    });
+    world.until_waiting(1).await;
+    // Nobody is at it there.
+    let mut tx = other.begin().await;
+    let once = Once::new(&intent("two"), asked(1)).wait(Duration::ZERO);
+    let there = soon(once.run_tx(&mut tx, work)).await;
+    assert!(there.as_ref().is_ok_and(|reply| !reply.replayed), "{there:?}");
+    // And who waits there is served when it is over there.
+    let late = tokio::spawn({
+        let pool = other.pool.clone();
+        async move { pay(&pool, "two", 1).await }
+    });
+    other.until_waiting(1).await;
+    tx.commit().await.unwrap();
+    assert!(soon(late).await.unwrap().unwrap().replayed);
+    first.commit().await.unwrap();
+    assert!(soon(waiting).await.unwrap().unwrap().replayed);
+    for world in [world, other] {
+        assert_eq!(world.payments("two").await, 1);
+        world.end().await;
+    }
+}
