@@ -30,6 +30,7 @@ mod jars;
 pub mod kafka;
 mod lock;
 mod mariadb;
+mod mysql;
 mod nats;
 mod pooler;
 mod ports;

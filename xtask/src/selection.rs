@@ -6,8 +6,8 @@ use testkit::services::Service;
 /// The choice of services on a command line. Without any, all of them.
 #[derive(Debug, Default, Clone, Args)]
 pub(crate) struct Selection {
-    /// Only these services, separated by commas: postgres, mariadb, redis, redis-cluster,
-    /// rabbitmq, nats, kafka, elasticmq.
+    /// Only these services, separated by commas: postgres, mariadb, mysql, redis,
+    /// redis-cluster, rabbitmq, nats, kafka, elasticmq.
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = parse)]
     only: Vec<Service>,
     /// All but these services, separated by commas.

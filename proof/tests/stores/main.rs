@@ -1,13 +1,13 @@
 //! What is remembered, on real servers: stores, transactions, outbox and inbox tables, and the faults they meet.
 //!
-//! `cargo xtask services up --only postgres,mariadb,redis,redis-cluster`, then
+//! `cargo xtask services up --only postgres,mariadb,mysql,redis,redis-cluster`, then
 //! `cargo test -p proof --features hooks,edge --test stores`, with the name of a module or a test to run less.
 //! Tests marked `#[ignore = "prove: …"]` need luck, load or minutes: `cargo xtask prove` runs them.
 //!
 //! | module | what it shows |
 //! |---|---|
 //! | `protocol` | claim, run, finish by processes that are killed at every point |
-//! | `store` | the laws of stores on PostgreSQL, MariaDB, Redis, Redis Cluster and tiered |
+//! | `store` | the laws of stores on PostgreSQL, MariaDB, MySQL, Redis, Redis Cluster and tiered |
 //! | `tx` | once in the caller's transaction, phases, commands, the ledger |
 //! | `outbox` | events appended, messages marked, dead letters kept, on every database |
 //! | `faults` | servers cut off, paused, killed, flushed, full |

@@ -5,15 +5,17 @@ use std::str::FromStr;
 
 use super::error::{Error, Result};
 use super::recipe::Recipe;
-use super::{elasticmq, kafka, mariadb, nats, postgres, rabbitmq, redis, redis_cluster};
+use super::{elasticmq, kafka, mariadb, mysql, nats, postgres, rabbitmq, redis, redis_cluster};
 
 /// A server that tests may need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Service {
     /// PostgreSQL with logical replication.
     Postgres,
-    /// MariaDB, for what speaks the protocol of MySQL.
+    /// MariaDB, which speaks the protocol of MySQL.
     Mariadb,
+    /// MySQL itself.
+    Mysql,
     /// One Redis with append-only persistence.
     Redis,
     /// A Redis Cluster of three nodes.
@@ -30,9 +32,10 @@ pub enum Service {
 
 impl Service {
     /// Every service, in the order in which they are listed to people.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Postgres,
         Self::Mariadb,
+        Self::Mysql,
         Self::Redis,
         Self::RedisCluster,
         Self::Rabbitmq,
@@ -47,6 +50,7 @@ impl Service {
         match self {
             Self::Postgres => "postgres",
             Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
             Self::Redis => "redis",
             Self::RedisCluster => "redis-cluster",
             Self::Rabbitmq => "rabbitmq",
@@ -62,7 +66,8 @@ impl Service {
     pub fn env(self) -> &'static str {
         match self {
             Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
-            Self::Mariadb => "SEMEL_TEST_MYSQL_URL",
+            Self::Mariadb => "SEMEL_TEST_MARIADB_URL",
+            Self::Mysql => "SEMEL_TEST_MYSQL_URL",
             Self::Redis => "SEMEL_TEST_REDIS_URL",
             Self::RedisCluster => "SEMEL_TEST_REDIS_CLUSTER_URL",
             Self::Rabbitmq => "SEMEL_TEST_AMQP_URL",
@@ -82,6 +87,7 @@ impl Service {
         match self {
             Self::Postgres => &postgres::Postgres,
             Self::Mariadb => &mariadb::Mariadb,
+            Self::Mysql => &mysql::Mysql,
             Self::Redis => &redis::Redis,
             Self::RedisCluster => &redis_cluster::RedisCluster,
             Self::Rabbitmq => &rabbitmq::Rabbitmq,
@@ -111,7 +117,6 @@ impl FromStr for Service {
         // The protocol's name is what people remember of some of them.
         let wanted = match wanted.as_str() {
             "postgresql" | "pg" => "postgres",
-            "mysql" => "mariadb",
             "amqp" => "rabbitmq",
             "sqs" => "elasticmq",
             other => other,
@@ -133,7 +138,7 @@ mod tests {
     fn names_and_variables_are_distinct_and_names_parse_back() {
         let names: BTreeSet<_> = Service::ALL.iter().map(|service| service.name()).collect();
         let envs: BTreeSet<_> = Service::ALL.iter().map(|service| service.env()).collect();
-        assert_eq!((names.len(), envs.len()), (8, 8));
+        assert_eq!((names.len(), envs.len()), (9, 9));
         for service in Service::ALL {
             assert_eq!(service.name().parse::<Service>().unwrap(), service);
         }

@@ -1,4 +1,4 @@
-//! MariaDB, for what speaks the protocol of MySQL.
+//! MariaDB, which speaks the protocol of MySQL.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Recipe for Mariadb {
     }
 }
 
-fn client(at: &Place, program: &str, rest: &[&str]) -> Result<()> {
+pub(super) fn client(at: &Place, program: &str, rest: &[&str]) -> Result<()> {
     let mut command = command(program)?;
     command.args(["--no-defaults", "--protocol=tcp", "-h", "127.0.0.1", "-u", "root"]);
     command.arg("--connect-timeout=5").arg(format!("--port={}", at.port(0))).args(rest);
@@ -73,6 +73,6 @@ fn client(at: &Place, program: &str, rest: &[&str]) -> Result<()> {
 
 /// Root has to say that it means it. The instance is private and only on loopback, and another
 /// user could not reach a checkout in root's home.
-fn user() -> Option<&'static str> {
+pub(super) fn user() -> Option<&'static str> {
     rustix::process::geteuid().is_root().then_some("--user=root")
 }

@@ -250,8 +250,8 @@ mod mysql {
     }
 
     impl Corner {
-        fn new(name: &str) -> Option<Self> {
-            let lease = require(Service::Mariadb)?;
+        fn new(server: Service, name: &str) -> Option<Self> {
+            let lease = require(server)?;
             let corner = Self { database: format!("cli_{name}_{}", std::process::id()), lease };
             corner.run("", &format!("CREATE DATABASE {}", corner.database));
             assert_eq!(semel(&["migrate", "--outbox", &corner.url()]).out(), "outbox: created, version 1\n");
@@ -290,8 +290,20 @@ mod mysql {
     }
 
     #[test]
+    fn from_mariadb_to_redis_streams() {
+        to_redis_streams(Service::Mariadb);
+    }
+
+    #[test]
     fn from_mysql_to_redis_streams() {
-        let (Some(corner), Some(redis)) = (Corner::new("redis"), require(Service::Redis)) else { return };
+        to_redis_streams(Service::Mysql);
+    }
+
+    fn to_redis_streams(server: Service) {
+        let (Some(corner), Some(redis)) = (Corner::new(server, server.name()), require(Service::Redis))
+        else {
+            return;
+        };
         let url = corner.url();
         for n in 0..30 {
             let insert = "INSERT INTO semel_outbox (topic, type, `key`, payload) VALUES";

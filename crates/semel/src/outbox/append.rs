@@ -99,6 +99,11 @@ pub async fn append_tx<X: Tx>(tx: &mut X, event: &Event) -> Result<(), AppendErr
 }
 
 /// Appends events in their order, and says for each what became of it.
+///
+/// On MySQL whoever appends keeps others from appending to the same parts (of sixteen, by key) until the commit. The events
+/// of one call take them in one order, so calls with several keys do not deadlock each other. Several calls in one
+/// transaction do, now and then, if their keys come in different orders: append all events of a transaction in one call, or
+/// run it again.
 pub async fn append_all_tx<X: Tx>(
     tx: &mut X,
     events: &[Event],
@@ -137,39 +142,83 @@ async fn appended(
     events: &[Event],
     duplicates: Duplicates,
 ) -> Result<Vec<Appended>, AppendError> {
-    let mut done = Vec::with_capacity(events.len());
-    let mut rest = events;
+    let mut done = vec![Appended::Added; events.len()];
+    let order = match port.dialect() {
+        Dialect::Mysql => {
+            let twice = repeated(events);
+            if let (Some(at), Duplicates::Refuse) = (twice.first(), duplicates) {
+                return Err(AppendError::Duplicate { at: *at });
+            }
+            twice.iter().for_each(|at| done[*at] = Appended::Already);
+            by_part(events, &twice)
+        }
+        Dialect::Postgres | Dialect::Sqlite => (0..events.len()).collect(),
+    };
+    let mut rest = &order[..];
     while !rest.is_empty() {
         let size = SIZES.into_iter().find(|size| *size <= rest.len()).unwrap_or(1);
-        let (chunk, after) = rest.split_at(size);
-        let values = chunk.iter().flat_map(values).collect();
+        let (places, after) = rest.split_at(size);
+        let chunk: Vec<&Event> = places.iter().map(|at| &events[*at]).collect();
+        let values = chunk.iter().copied().flat_map(values).collect();
         let rows = port.run(&inserts(size), values).await?;
         let there = if port.dialect() == Dialect::Mysql {
-            there_already(&port, chunk).await?
+            there_already(&port, &chunk).await?
         } else {
-            left_out(chunk, &rows.rows)?
+            left_out(&chunk, &rows.rows)?
         };
-        for (event, already) in chunk.iter().zip(there) {
-            if already && duplicates == Duplicates::Refuse {
-                return Err(AppendError::Duplicate { at: done.len() });
+        for (at, _) in places.iter().zip(there).filter(|(_, already)| *already) {
+            if duplicates == Duplicates::Refuse {
+                return Err(AppendError::Duplicate { at: *at });
             }
-            debug_assert!(!already || event.idempotency_key.is_some());
-            done.push(if already { Appended::Already } else { Appended::Added });
+            debug_assert!(events[*at].idempotency_key.is_some());
+            done[*at] = Appended::Already;
         }
         rest = after;
     }
     Ok(done)
 }
 
+/// Parts of MySQL's outbox, as in `sql/mysql.sql`.
+const PARTS: u32 = 16;
+
+/// The order in which MySQL gets events. Whoever appends holds the counter of each event's part until the commit, so all have
+/// to take them in the same order, or two of them wait for each other. Within a part, and so within a key, the order stays.
+fn by_part(events: &[Event], left_out: &[usize]) -> Vec<usize> {
+    let part = |event: &Event| {
+        let about = || event.aggregate.as_ref().map(|(_, about)| about.clone());
+        let key = event.key.clone().or_else(about).unwrap_or_else(|| event.id.to_string());
+        crc32(key.as_bytes()) % PARTS
+    };
+    let mut order: Vec<usize> = (0..events.len()).filter(|at| left_out.binary_search(at).is_err()).collect();
+    order.sort_by_cached_key(|at| part(&events[*at]));
+    order
+}
+
+/// Events whose idempotency key an earlier one of the call has: the first of them counts, in whatever order they are sent.
+fn repeated(events: &[Event]) -> Vec<usize> {
+    let mut known = HashSet::new();
+    let is_known = |(at, event): (usize, &Event)| {
+        let key = event.idempotency_key.as_ref()?;
+        (!known.insert(key.as_str().to_owned())).then_some(at)
+    };
+    events.iter().enumerate().filter_map(is_known).collect()
+}
+
+/// As MySQL's function of that name.
+fn crc32(bytes: &[u8]) -> u32 {
+    let bit = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc)))
+}
+
 /// PostgreSQL and SQLite give the ids of the rows that came in.
-fn left_out(chunk: &[Event], rows: &[Row]) -> Result<Vec<bool>, DriverError> {
+fn left_out(chunk: &[&Event], rows: &[Row]) -> Result<Vec<bool>, DriverError> {
     let came = rows.iter().map(|row| row.text(0)).collect::<Result<HashSet<_>, _>>()?;
     Ok(chunk.iter().map(|event| !came.contains(event.id.to_string().as_str())).collect())
 }
 
 /// MySQL gives nothing: whoever has a key is asked for. The look locks, because a plain one may be as old as the
 /// transaction.
-async fn there_already(port: &Port, chunk: &[Event]) -> Result<Vec<bool>, DriverError> {
+async fn there_already(port: &Port, chunk: &[&Event]) -> Result<Vec<bool>, DriverError> {
     const BY_KEY: Sql = Sql::same(
         "SELECT CONVERT(id USING utf8mb4) FROM semel_outbox WHERE idempotency_key = ? LOCK IN SHARE MODE",
     );
@@ -254,4 +303,42 @@ fn insert(dialect: Dialect, rows: usize) -> String {
         }
     });
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intent::key::Key;
+
+    #[test]
+    fn the_checksum_is_that_of_the_server() {
+        // The check value of CRC-32, and what `SELECT CRC32('MySQL')` gives in MySQL's manual.
+        assert_eq!((crc32(b"123456789"), crc32(b"MySQL"), crc32(b"")), (0xCBF4_3926, 3_259_397_556, 0));
+    }
+
+    #[test]
+    fn mysql_gets_events_part_by_part_and_those_of_a_key_in_their_order() {
+        let event = |n: usize| {
+            let event = Event::new("t", "made", n.to_string()).unwrap();
+            event.key(&format!("k{}", n % 7)).unwrap()
+        };
+        let events: Vec<Event> = (0..70).map(event).collect();
+        let order = by_part(&events, &[3]);
+        assert_eq!(order.len(), 69);
+        let parts: Vec<u32> =
+            order.iter().map(|at| crc32(format!("k{}", at % 7).as_bytes()) % PARTS).collect();
+        assert!(parts.is_sorted(), "{parts:?}");
+        for key in 0..7 {
+            let of_key: Vec<usize> = order.iter().copied().filter(|at| at % 7 == key).collect();
+            assert!(of_key.is_sorted(), "{of_key:?}");
+        }
+    }
+
+    #[test]
+    fn of_events_with_one_idempotency_key_the_first_counts() {
+        let event = |key: &str| Event::new("t", "made", "1").unwrap().once(Key::new(key).unwrap());
+        let plain = Event::new("t", "made", "1").unwrap();
+        let events = [event("a"), plain.clone(), event("b"), event("a"), plain, event("a")];
+        assert_eq!(repeated(&events), [3, 5]);
+    }
 }

@@ -10,7 +10,7 @@ use super::error::TxError;
 use super::script::Port;
 use super::turn::Turn;
 use crate::intent::fingerprint::Fingerprint;
-use crate::intent::identity::{Epoch, Intent, Owner};
+use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Answer, Event, Head, State, step};
@@ -29,6 +29,14 @@ const LOOK: Sql = Sql {
     // Its look is more than one statement: `mysql::look`.
     mysql: "",
     sqlite: include_str!("sql/look_sqlite.sql"),
+};
+
+/// Which database this is, among all that one process may talk to. The server's start, or where its data is, tells two
+/// servers apart.
+const DATABASE: Sql = Sql {
+    postgres: "SELECT concat_ws('/', pg_postmaster_start_time(), current_database(), to_regclass('semel_intent')::oid)",
+    mysql: "SELECT CONVERT(CONCAT_WS('/', @@hostname, @@port, @@datadir, DATABASE()) USING utf8mb4)",
+    sqlite: "",
 };
 
 const EPOCH_SQLITE: Sql = Sql::same("UPDATE semel_tx SET epoch = epoch + 1 RETURNING epoch");
@@ -54,6 +62,7 @@ pub(super) struct Ask {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     epoch: Option<Epoch>,
+    owner: Option<Owner>,
     carry: bool,
 }
 
@@ -92,13 +101,19 @@ impl Looked {
 pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     let begun = Instant::now();
     let deadline = begun + ask.wait;
-    let (mut pause, mut turn) = (PAUSE_MIN, None);
+    let id = ask.intent.id();
+    let mut pause = PAUSE_MIN;
+    let (mut turn, mut unasked) = (None, None);
     // MySQL waits in the look itself. Several who wait there for one row that is then rolled back each keep a
     // lock on the gap it leaves, and none can insert: a deadlock. So there is one.
     if port.dialect() == Dialect::Mysql {
-        turn = Turn::take(ask.intent.id(), deadline).await;
-        if turn.is_none() {
-            return Err(TxError::InFlight { waited: begun.elapsed() });
+        // Most meet nobody, and need not ask the server which database this is.
+        unasked = Turn::take(id, None, begun).await;
+        if unasked.is_none() {
+            turn = Some(named_turn(&port, id, begun, deadline).await?);
+            // Whoever has this one has not asked yet. It may be somebody of another database, who does not keep us
+            // from asking ours.
+            unasked = Turn::take(id, None, deadline).await;
         }
     }
     loop {
@@ -124,12 +139,10 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
             return Err(give_up());
         }
         // SQLite's callers are threads, and what they wait for is the file.
+        drop(unasked.take());
         if turn.is_none() && port.dialect() != Dialect::Sqlite {
             let waiting = Instant::now();
-            turn = Turn::take(ask.intent.id(), deadline).await;
-            if turn.is_none() {
-                return Err(TxError::InFlight { waited: begun.elapsed() });
-            }
+            turn = Some(named_turn(&port, id, begun, deadline).await?);
             // Others were before us: it may be done by now.
             if waiting.elapsed() > PAUSE_MIN {
                 continue;
@@ -140,6 +153,14 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
         port.pause(nap).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// The turn among those of this process who wait for this intent in this database.
+async fn named_turn(port: &Port, id: IntentId, begun: Instant, deadline: Instant) -> Result<Turn, TxError> {
+    let rows = port.run(&DATABASE, Vec::new()).await?;
+    let database = rows.first().ok_or_else(no_row)?.text(0)?.to_owned();
+    let turn = Turn::take(id, Some(database), deadline).await;
+    turn.ok_or_else(|| TxError::InFlight { waited: begun.elapsed() })
 }
 
 /// `None` is: wait.
@@ -171,7 +192,8 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
         }
         Answer::Run if looked.locked => {
             let carry = looked.head.is_some_and(|head| head.state_at(looked.now).is_some());
-            Ok(Some(Claimed::Run(Seen { epoch: looked.head.map(|head| head.epoch), carry })))
+            let (epoch, owner) = looked.head.map(|head| (head.epoch, head.owner)).unzip();
+            Ok(Some(Claimed::Run(Seen { epoch, owner, carry })))
         }
         Answer::Run | Answer::InFlight => Ok(None),
         _ => Err(TxError::Uncertain { id: ask.intent.id() }),
@@ -190,6 +212,17 @@ async fn taken(port: &Port, ask: &Ask, claimed: Claimed) -> Result<Claimed, TxEr
 #[cfg(not(feature = "mysql"))]
 async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> {
     Ok(claimed)
+}
+
+/// After work that failed: what was there before the claim is there again. MySQL alone writes anything before
+/// [`put`], and whoever commits all the same would leave it behind.
+pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverError> {
+    #[cfg(feature = "mysql")]
+    if port.dialect() == Dialect::Mysql {
+        return super::mysql::undo(&port, &ask, seen.owner).await;
+    }
+    let _ = (port, ask, seen.owner);
+    Ok(())
 }
 
 async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> {

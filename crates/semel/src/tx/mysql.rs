@@ -22,16 +22,19 @@
 //! - A deadlock (1213) undoes the whole transaction, and the server commits what comes after it statement by
 //!   statement. So the owner is written when the intent is claimed, and the outcome only where it still
 //!   stands: after a deadlock that the work has swallowed there is no such row.
+//! - Work that fails is undone here, not left to a rollback: a caller may take its error for an answer and commit.
 
 use super::claim::{Ask, Looked, looked, no_row};
 use super::driver::{DriverError, Sql, Value};
 use super::lock_wait::{NotHad, not_had};
 use super::script::Port;
-use crate::intent::identity::Epoch;
+use crate::intent::identity::{Epoch, Owner};
 use crate::store::codes;
 
 const LOOK: Sql = only(include_str!("sql/look_mysql.sql"));
 const LOOK_ONLY: Sql = only(include_str!("sql/look_only_mysql.sql"));
+const UNDO_INSERT: Sql = only("DELETE FROM semel_intent WHERE id = ?1 AND owner = ?2 AND epoch = 0");
+const UNDO_TAKE: Sql = only("UPDATE semel_intent SET owner = ?3 WHERE id = ?1 AND owner = ?2");
 const TAKE: Sql = only("UPDATE semel_intent SET owner = ?2 WHERE id = ?1");
 
 const fn only(mysql: &'static str) -> Sql {
@@ -58,14 +61,20 @@ pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> 
             NotHad::ReadOnly => {
                 let rows = port.run(&LOOK_ONLY, vec![id()]).await?;
                 let row = rows.first().ok_or_else(no_row)?;
-                return looked(row, 1, true, false, row.int(0)?);
+                let mut looked = looked(row, 1, true, false, row.int(0)?)?;
+                looked.head = looked.head.filter(|head| head.epoch != Epoch(0));
+                return Ok(looked);
             }
         },
     };
     let row = rows.first().ok_or_else(no_row)?;
     let mut looked = looked(row, 1, true, true, row.int(0)?)?;
-    // The row this very statement has inserted: there was none.
-    if looked.head.is_some_and(|head| head.owner == ask.owner && head.epoch == Epoch(0)) {
+    // A row without an epoch says nothing: this very statement has inserted it, or it was left behind by a version that
+    // did not undo that.
+    if let Some(head) = looked.head.filter(|head| head.epoch == Epoch(0)) {
+        if head.owner != ask.owner {
+            take(port, ask).await?;
+        }
         looked.head = None;
     }
     Ok(looked)
@@ -75,4 +84,17 @@ pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> 
 pub(super) async fn take(port: &Port, ask: &Ask) -> Result<(), DriverError> {
     let values = vec![ask.intent.id().as_bytes()[..].into(), ask.owner.as_bytes()[..].into()];
     port.run(&TAKE, values).await.map(drop)
+}
+
+/// Takes back what [`look`] and [`take`] have written. `before`: whose the row was, if there was one.
+pub(super) async fn undo(port: &Port, ask: &Ask, before: Option<Owner>) -> Result<(), DriverError> {
+    let mut values: Vec<Value> = vec![ask.intent.id().as_bytes()[..].into(), ask.owner.as_bytes()[..].into()];
+    let undo = match before {
+        None => &UNDO_INSERT,
+        Some(before) => {
+            values.push(before.as_bytes()[..].into());
+            &UNDO_TAKE
+        }
+    };
+    port.run(undo, values).await.map(drop)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::claim::{self, Ask, Claimed, Seen};
-use super::driver::Tx;
+use super::driver::{DriverError, DriverErrorKind, Tx};
 use super::error::TxError;
 use super::remember::{Kept, Remember};
 use super::script::play;
@@ -153,13 +153,29 @@ impl Once {
             Begun::Run(seen) => seen,
             Begun::Replay(reply) => return Ok(reply),
         };
-        let value = work(tx.lend()).await.map_err(TxError::Work)?;
+        let value = match work(tx.lend()).await {
+            Ok(value) => value,
+            Err(error) => {
+                let ask = self.ask;
+                return Err(undone(play(tx, |port| claim::undo(port, ask, seen)).await.flatten(), error));
+            }
+        };
         let outcome = self.protected(ended(&value)?)?;
         let finish =
             |port| claim::put(port, self.ask, seen, State::Completed, self.retention, Some(outcome.encode()));
         play(tx, finish).await?.map_err(TxError::or_work)?;
         crash::point(crash::AFTER_FINISH);
         Ok(TxReply { value, replayed: false })
+    }
+}
+
+/// What work that failed is told as. A transaction that is gone with its connection has undone everything itself.
+fn undone<E>(undone: Result<(), DriverError>, error: E) -> TxError<E> {
+    match undone {
+        Err(undo) if !matches!(undo.kind(), DriverErrorKind::Lost | DriverErrorKind::NoTransaction) => {
+            undo.into()
+        }
+        _ => TxError::Work(error),
     }
 }
 

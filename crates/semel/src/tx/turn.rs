@@ -1,4 +1,4 @@
-//! One waiter per intent and process: the others wait in memory for that one, not in the database.
+//! One waiter per intent, database and process: the others wait in memory for that one, not in the database.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -10,24 +10,28 @@ use crate::intent::identity::IntentId;
 
 type Queue = Arc<tokio::sync::Mutex<()>>;
 
+/// An intent, and the database it is in. `None`: of whoever has not asked which it is.
+type At = (IntentId, Option<String>);
+
 /// Only intents somebody waits for are in here, so it is no larger than the number of waiting calls.
-static QUEUES: LazyLock<Mutex<HashMap<IntentId, Queue>>> = LazyLock::new(Mutex::default);
+static QUEUES: LazyLock<Mutex<HashMap<At, Queue>>> = LazyLock::new(Mutex::default);
 
 /// The right to ask the database whether the first is done.
 pub(super) struct Turn {
-    id: IntentId,
+    at: At,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
 impl Turn {
     /// Waits for the turn until `deadline`.
-    pub(super) async fn take(id: IntentId, deadline: Instant) -> Option<Self> {
+    pub(super) async fn take(id: IntentId, database: Option<String>, deadline: Instant) -> Option<Self> {
+        let at = (id, database);
         let queue = {
             let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(queues.entry(id).or_default())
+            Arc::clone(queues.entry(at.clone()).or_default())
         };
         // Made before waiting: whoever gives up tidies up, too.
-        let mut turn = Self { id, guard: None };
+        let mut turn = Self { at, guard: None };
         if let Ok(guard) = Arc::clone(&queue).try_lock_owned() {
             turn.guard = Some(guard);
             return Some(turn);
@@ -44,8 +48,8 @@ impl Drop for Turn {
         self.guard = None;
         let mut queues = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody else can take a share of it while the map is locked.
-        if queues.get(&self.id).is_some_and(|queue| Arc::strong_count(queue) == 1) {
-            queues.remove(&self.id);
+        if queues.get(&self.at).is_some_and(|queue| Arc::strong_count(queue) == 1) {
+            queues.remove(&self.at);
         }
     }
 }
@@ -54,19 +58,31 @@ impl Drop for Turn {
 mod tests {
     use super::*;
 
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
     #[tokio::test]
     async fn one_at_a_time_and_nothing_is_left_behind() {
         let id = IntentId::from_bytes([7; 32]);
-        let soon = || Instant::now() + Duration::from_millis(20);
-        let first = Turn::take(id, soon()).await.unwrap();
-        assert!(Turn::take(id, soon()).await.is_none());
-        assert!(Turn::take(IntentId::from_bytes([8; 32]), soon()).await.is_some());
-        let waiting = tokio::spawn(Turn::take(id, Instant::now() + Duration::from_secs(10)));
+        let first = Turn::take(id, None, soon()).await.unwrap();
+        assert!(Turn::take(id, None, soon()).await.is_none());
+        assert!(Turn::take(IntentId::from_bytes([8; 32]), None, soon()).await.is_some());
+        let waiting = tokio::spawn(Turn::take(id, None, Instant::now() + Duration::from_secs(10)));
         tokio::task::yield_now().await;
         drop(first);
         let second = waiting.await.unwrap();
         assert!(second.is_some());
         drop(second);
-        assert!(!QUEUES.lock().unwrap().contains_key(&id));
+        assert!(!QUEUES.lock().unwrap().contains_key(&(id, None)));
+    }
+
+    #[tokio::test]
+    async fn an_intent_in_another_database_is_another_one() {
+        let id = IntentId::from_bytes([9; 32]);
+        let here = Turn::take(id, Some("here".to_owned()), soon()).await;
+        assert!(here.is_some());
+        assert!(Turn::take(id, Some("here".to_owned()), soon()).await.is_none());
+        assert!(Turn::take(id, Some("there".to_owned()), soon()).await.is_some());
     }
 }

@@ -42,7 +42,18 @@ async fn mariadb_to_kafka_killed_at_every_point_and_at_any_time() {
     let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
         return;
     };
-    let mut scene = Scene::mariadb(database.url(), broker.url()).await.exactly_once();
+    let mut scene = Scene::mysql(database.url(), broker.url()).await.exactly_once();
+    once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
+    once(&killed_at_any_time(&mut scene).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "prove: kills at any time"]
+async fn mysql_to_kafka_killed_at_every_point_and_at_any_time() {
+    let (Some(database), Some(broker)) = (require(Service::Mysql), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::mysql(database.url(), broker.url()).await.exactly_once();
     once(&killed(&mut scene, &IN_EXACTLY_ONCE, &[1]).await);
     once(&killed_at_any_time(&mut scene).await);
 }

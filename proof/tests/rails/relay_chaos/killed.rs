@@ -82,7 +82,16 @@ async fn mariadb_to_kafka_killed_at_every_point() {
     let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
         return;
     };
-    let mut scene = Scene::mariadb(database.url(), broker.url()).await;
+    let mut scene = Scene::mysql(database.url(), broker.url()).await;
+    at_least_once(&killed(&mut scene, &IN_RELAY, &[2]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mysql_to_kafka_killed_at_every_point() {
+    let (Some(database), Some(broker)) = (require(Service::Mysql), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::mysql(database.url(), broker.url()).await;
     at_least_once(&killed(&mut scene, &IN_RELAY, &[2]).await);
 }
 
@@ -111,7 +120,18 @@ async fn mariadb_to_kafka_killed_at_any_time() {
     let (Some(database), Some(broker)) = (require(Service::Mariadb), require(Service::Kafka)) else {
         return;
     };
-    let mut scene = Scene::mariadb(database.url(), broker.url()).await;
+    let mut scene = Scene::mysql(database.url(), broker.url()).await;
+    let verdict = killed_at_any_time(&mut scene).await;
+    assert!(verdict.holds(), "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "prove: kills at any time"]
+async fn mysql_to_kafka_killed_at_any_time() {
+    let (Some(database), Some(broker)) = (require(Service::Mysql), require(Service::Kafka)) else {
+        return;
+    };
+    let mut scene = Scene::mysql(database.url(), broker.url()).await;
     let verdict = killed_at_any_time(&mut scene).await;
     assert!(verdict.holds(), "{verdict}");
 }

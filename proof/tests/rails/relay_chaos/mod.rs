@@ -1,6 +1,6 @@
 //! The relay under load while something dies: real databases, a real broker, real processes, judged by a stranger.
 //!
-//! `cargo xtask services up --only postgres,mariadb,kafka`, then
+//! `cargo xtask services up --only postgres,mariadb,mysql,kafka`, then
 //! `cargo test -p proof --features stores,sinks --test rails relay_chaos::`. `SEMEL_ROUNDS` has it killed more often.
 mod broker;
 mod cdc;

@@ -80,7 +80,7 @@ async fn numbers_of_mysql_without_a_lock_until_the_commit_are_caught_losing() {
         return;
     };
     for _ in 0..TRIES {
-        let mut scene = Scene::mariadb(database.url(), broker.url()).await;
+        let mut scene = Scene::mysql(database.url(), broker.url()).await;
         let Database::Mysql(pool) = &scene.database else { panic!("it is MariaDB") };
         // Not transactional: what the trigger counts is there at once, for everybody.
         pool.execute("ALTER TABLE semel_outbox_part ENGINE = MyISAM").await.unwrap();

@@ -76,8 +76,8 @@ impl Scene {
         Self::new(format!("{url}?schema={schema}{PATIENT}"), Database::Postgres(pool), broker).await
     }
 
-    /// In a database of its own on this server.
-    pub async fn mariadb(url: &str, broker: &str) -> Self {
+    /// In a database of its own on this server, which speaks MySQL's protocol.
+    pub async fn mysql(url: &str, broker: &str) -> Self {
         let name = corner();
         let server = MySqlPool::connect(url).await.unwrap();
         server.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();

@@ -42,7 +42,24 @@ async fn the_database_is_killed_and_comes_back() {
 #[ignore = "prove: a database killed under load"]
 async fn mariadb_is_killed_and_comes_back() {
     let (Some(mut server), Some(broker)) = (alone(Service::Mariadb), require(Service::Kafka)) else { return };
-    let mut scene = Scene::mariadb(server.url(), broker.url()).await;
+    let mut scene = Scene::mysql(server.url(), broker.url()).await;
+    let load = scene.load();
+    let relay = scene.relay();
+    for _ in 0..rounds(2) {
+        scene.follower.more(100);
+        server.restart().unwrap();
+    }
+    load.more(100).await;
+    scene.follower.more(100);
+    let verdict = scene.end(load, vec![relay]).await;
+    assert!(verdict.holds(), "{verdict}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "prove: a database killed under load"]
+async fn mysql_is_killed_and_comes_back() {
+    let (Some(mut server), Some(broker)) = (alone(Service::Mysql), require(Service::Kafka)) else { return };
+    let mut scene = Scene::mysql(server.url(), broker.url()).await;
     let load = scene.load();
     let relay = scene.relay();
     for _ in 0..rounds(2) {

@@ -7,7 +7,7 @@
 mod elasticmq;
 mod faults;
 mod kafka;
-mod mariadb;
+mod mysql;
 mod nats;
 mod postgres;
 mod rabbitmq;

@@ -72,6 +72,7 @@ macro_rules! stores {
 stores! {
     postgres crate::edge::open(Service::Postgres), &[Service::Postgres];
     mariadb crate::edge::open(Service::Mariadb), &[Service::Mariadb];
+    mysql crate::edge::open(Service::Mysql), &[Service::Mysql];
     redis crate::edge::open(Service::Redis), &[Service::Redis];
     redis_cluster crate::edge::open(Service::RedisCluster), &[Service::RedisCluster];
     tiered crate::edge::open_tiered(), &[Service::Redis, Service::Postgres];

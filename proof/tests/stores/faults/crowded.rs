@@ -66,8 +66,18 @@ async fn all_connections_of_postgres_are_taken() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prove: random traffic"]
 async fn all_connections_of_mariadb_are_taken() {
-    let Some(server) = alone(Service::Mariadb) else { return };
-    let place = Place::on(Service::Mariadb, server.url()).await;
+    all_are_taken(Service::Mariadb).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prove: random traffic"]
+async fn all_connections_of_mysql_are_taken() {
+    all_are_taken(Service::Mysql).await;
+}
+
+async fn all_are_taken(service: Service) {
+    let Some(server) = alone(service) else { return };
+    let place = Place::on(service, server.url()).await;
     let scene = Scene::new(place.store().await);
     // One more than others get is for an administrator, and this test is one.
     let mut admin = sqlx::MySqlConnection::connect(server.url()).await.unwrap();
@@ -80,8 +90,9 @@ async fn all_connections_of_mariadb_are_taken() {
             match sqlx::MySqlConnection::connect(server.url()).await {
                 Ok(connection) => taken.push(connection),
                 Err(_) if taken.len() < CONNECTIONS => {
-                    let ours =
-                        format!("SELECT id FROM information_schema.processlist WHERE db = '{database}'");
+                    let ours = format!(
+                        "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE db = '{database}'"
+                    );
                     let ids: Vec<i64> =
                         sqlx::query_scalar(AssertSqlSafe(ours)).fetch_all(&mut admin).await.unwrap();
                     for id in ids {
@@ -97,7 +108,7 @@ async fn all_connections_of_mariadb_are_taken() {
         run(&mut admin, "SET GLOBAL max_connections = DEFAULT").await;
         assert!(had >= CONNECTIONS, "{had} connections were taken");
     };
-    let judgement = scene.under("mariadb crowded", Doubt::None, fault).await;
+    let judgement = scene.under(&format!("{service} crowded"), Doubt::None, fault).await;
     assert!(judgement.expect_clean().unavailable > 0, "nobody noticed: {judgement}");
 }
 
@@ -182,6 +193,17 @@ async fn our_own_connections_to_postgres_are_busy() {
 #[ignore = "prove: random traffic"]
 async fn our_own_connections_to_mariadb_are_busy() {
     our_own_are_busy(Service::Mariadb, async |url| {
+        let wait = Duration::from_millis(100);
+        let options = MysqlStore::options().connections(1).batch_max(1).queue_max(1).queue_wait(wait);
+        options.open(url).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prove: random traffic"]
+async fn our_own_connections_to_mysql_are_busy() {
+    our_own_are_busy(Service::Mysql, async |url| {
         let wait = Duration::from_millis(100);
         let options = MysqlStore::options().connections(1).batch_max(1).queue_max(1).queue_wait(wait);
         options.open(url).await

@@ -51,6 +51,11 @@ async fn mariadb_does_the_work_and_the_answers_are_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_does_the_work_and_the_answers_are_lost() {
+    answers_are_lost(Service::Mysql).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_does_the_work_and_the_answers_are_lost() {
     answers_are_lost(Service::Redis).await;
 }

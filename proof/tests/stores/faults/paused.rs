@@ -62,6 +62,7 @@ macro_rules! both {
 both! {
     postgres Postgres
     mariadb Mariadb
+    mysql Mysql
     redis Redis
     redis_cluster RedisCluster
 }

@@ -21,7 +21,7 @@ impl Place {
         let place = Self { service, server: server.to_owned(), name };
         match service {
             Service::Postgres => place.say(format!("CREATE SCHEMA {}", place.name)).await,
-            Service::Mariadb => place.say(format!("CREATE DATABASE {}", place.name)).await,
+            Service::Mariadb | Service::Mysql => place.say(format!("CREATE DATABASE {}", place.name)).await,
             _ => {}
         }
         place
@@ -34,7 +34,7 @@ impl Place {
             Service::Postgres => {
                 format!("{server}?schema={name}&statement_timeout=1s&connect_timeout=1s")
             }
-            Service::Mariadb => {
+            Service::Mariadb | Service::Mysql => {
                 let server = server.rsplit_once('/').map_or(server.as_str(), |(server, _)| server);
                 format!("{server}/{name}?statement-timeout-ms=1000&connect-timeout-ms=1000")
             }
@@ -86,7 +86,7 @@ impl Place {
                 tokio::spawn(connection);
                 client.batch_execute(&sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
             }
-            Service::Mariadb => {
+            Service::Mariadb | Service::Mysql => {
                 let mut connection = sqlx::MySqlConnection::connect(&self.server).await.expect("connects");
                 connection.execute(AssertSqlSafe(sql)).await.expect("the statement is fine");
                 let _ = connection.close().await;
@@ -100,7 +100,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let sql = match self.service {
             Service::Postgres => format!("DROP SCHEMA {} CASCADE", self.name),
-            Service::Mariadb => format!("DROP DATABASE {}", self.name),
+            Service::Mariadb | Service::Mysql => format!("DROP DATABASE {}", self.name),
             _ => return,
         };
         let place = Self { service: self.service, server: self.server.clone(), name: self.name.clone() };

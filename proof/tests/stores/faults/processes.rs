@@ -100,6 +100,7 @@ macro_rules! killed {
 killed! {
     one_of_two_processes_on_postgres_is_killed Postgres
     one_of_two_processes_on_mariadb_is_killed Mariadb
+    one_of_two_processes_on_mysql_is_killed Mysql
     one_of_two_processes_on_redis_is_killed Redis
     one_of_two_processes_on_a_cluster_is_killed RedisCluster
 }
@@ -148,6 +149,7 @@ macro_rules! clocks {
 clocks! {
     clients_of_postgres_have_clocks_years_apart Postgres
     clients_of_mariadb_have_clocks_years_apart Mariadb
+    clients_of_mysql_have_clocks_years_apart Mysql
     clients_of_redis_have_clocks_years_apart Redis
     clients_of_a_cluster_have_clocks_years_apart RedisCluster
 }

@@ -35,6 +35,11 @@ async fn mariadb_is_killed_and_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_is_killed_and_started_again() {
+    killed_and_started_again(Service::Mysql).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_is_killed_and_started_again() {
     killed_and_started_again(Service::Redis).await;
 }

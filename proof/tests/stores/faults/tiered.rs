@@ -56,6 +56,12 @@ async fn the_cache_in_front_of_mariadb_fails() {
     the_cache_fails(Service::Mariadb).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "prove: random traffic while the cache fails"]
+async fn the_cache_in_front_of_mysql_fails() {
+    the_cache_fails(Service::Mysql).await;
+}
+
 /// The newest of PostgreSQL's tools.
 fn tool(name: &str) -> Command {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -148,7 +154,7 @@ async fn the_database_is_restored_from_an_older_backup_behind_a_warm_cache() {
 #[tokio::test]
 #[ignore = "prove: random traffic while the cache fails"]
 async fn a_new_lineage_is_seen_by_stores_that_are_open() {
-    for service in [Service::Postgres, Service::Mariadb] {
+    for service in [Service::Postgres, Service::Mariadb, Service::Mysql] {
         let Some(server) = require(service) else { return };
         let place = Place::on(service, server.url()).await;
         let store = place.patient_store().await;

@@ -294,6 +294,7 @@ macro_rules! laws {
     ($($law:ident),+ $(,)?) => {
         laws!(@ postgres $($law)+);
         laws!(@ mariadb $($law)+);
+        laws!(@ mysql $($law)+);
         laws!(@ sqlite $($law)+);
     };
     (@ $database:ident $($law:ident)+) => {

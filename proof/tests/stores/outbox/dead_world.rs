@@ -13,22 +13,23 @@ use semel::tx::driver::Dialect;
 use sqlx::mysql::MySqlPool;
 use sqlx::postgres::PgPool;
 use tempfile::TempDir;
+use testkit::services::Service;
 
-use crate::outbox::world::{Maria, Postgres};
+use crate::outbox::world::{Mysql, Postgres};
 
 /// Nothing here takes this long on a machine that works.
 const SOON: Duration = Duration::from_secs(120);
 
 enum Server {
     Postgres(Postgres),
-    Maria(Maria),
+    Mysql(Mysql),
     Sqlite(TempDir),
 }
 
 #[derive(Clone)]
 enum Pool {
     Postgres(PgPool),
-    Maria(MySqlPool),
+    Mysql(MySqlPool),
     Sqlite(PathBuf),
 }
 
@@ -51,11 +52,19 @@ impl Place {
     }
 
     pub async fn mariadb() -> Option<Self> {
+        Self::speaking_mysql(Service::Mariadb).await
+    }
+
+    pub async fn mysql() -> Option<Self> {
+        Self::speaking_mysql(Service::Mysql).await
+    }
+
+    async fn speaking_mysql(server: Service) -> Option<Self> {
         let tables = inbox::schema(Dialect::Mysql);
         let effect = "CREATE TABLE effect (n bigint AUTO_INCREMENT PRIMARY KEY, text varchar(200) NOT NULL);";
-        let world = Maria::with(&format!("{tables} {effect}")).await?;
-        let pool = Pool::Maria(world.pool.clone());
-        Some(Self { url: world.url(), pool, server: Server::Maria(world) })
+        let world = Mysql::with(server, &format!("{tables} {effect}")).await?;
+        let pool = Pool::Mysql(world.pool.clone());
+        Some(Self { url: world.url(), pool, server: Server::Mysql(world) })
     }
 
     pub async fn sqlite() -> Option<Self> {
@@ -81,7 +90,7 @@ impl Place {
     pub async fn run(&self, sql: &'static str) {
         match &self.pool {
             Pool::Postgres(pool) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
-            Pool::Maria(pool) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
+            Pool::Mysql(pool) => drop(sqlx::raw_sql(sql).execute(pool).await.unwrap()),
             Pool::Sqlite(path) => open(path).execute_batch(sql).unwrap(),
         }
     }
@@ -91,7 +100,7 @@ impl Place {
         let sql = "SELECT text FROM effect ORDER BY n";
         match &self.pool {
             Pool::Postgres(pool) => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap(),
-            Pool::Maria(pool) => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap(),
+            Pool::Mysql(pool) => sqlx::query_scalar(sql).fetch_all(pool).await.unwrap(),
             Pool::Sqlite(path) => {
                 let db = open(path);
                 let mut rows = db.prepare(sql).unwrap();
@@ -104,7 +113,7 @@ impl Place {
     pub async fn number(&self, sql: &'static str) -> i64 {
         match &self.pool {
             Pool::Postgres(pool) => sqlx::query_scalar(sql).fetch_one(pool).await.unwrap(),
-            Pool::Maria(pool) => sqlx::query_scalar(sql).fetch_one(pool).await.unwrap(),
+            Pool::Mysql(pool) => sqlx::query_scalar(sql).fetch_one(pool).await.unwrap(),
             Pool::Sqlite(path) => open(path).query_row(sql, [], |row| row.get(0)).unwrap(),
         }
     }
@@ -117,7 +126,7 @@ impl Place {
                 }
                 world.end().await;
             }
-            Server::Maria(world) => world.end().await,
+            Server::Mysql(world) => world.end().await,
             Server::Sqlite(directory) => directory.close().unwrap(),
         }
     }
@@ -175,7 +184,7 @@ impl Handler for Effects {
     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
         match &self.pool {
             Pool::Postgres(pool) => in_pool!(self, pool, messages, "INSERT INTO effect (text) VALUES ($1)"),
-            Pool::Maria(pool) => in_pool!(self, pool, messages, "INSERT INTO effect (text) VALUES (?)"),
+            Pool::Mysql(pool) => in_pool!(self, pool, messages, "INSERT INTO effect (text) VALUES (?)"),
             Pool::Sqlite(path) => {
                 let mut db = open(path);
                 let tx =

@@ -1,4 +1,4 @@
-//! Messages handled in the caller's transaction, on PostgreSQL and MariaDB.
+//! Messages handled in the caller's transaction, on PostgreSQL, MariaDB and MySQL.
 
 use semel::inbox::Identity;
 
@@ -11,7 +11,7 @@ pub fn message(n: usize) -> Identity {
 
 /// The same laws on each database: they differ in the names of their types and in how a parameter is written.
 macro_rules! laws {
-    ($name:ident, $world:ident, $dialect:expr, $insert:literal, $table:literal) => {
+    ($name:ident, $world:ident $(on $server:ident)?, $dialect:expr, $insert:literal, $table:literal) => {
         mod $name {
             use std::time::Duration;
 
@@ -24,7 +24,7 @@ macro_rules! laws {
             use crate::outbox::world::$world;
 
             async fn world() -> Option<$world> {
-                $world::with(&format!("{}\n{}", schema($dialect), $table)).await
+                $world::with($(testkit::services::Service::$server,)? &format!("{}\n{}", schema($dialect), $table)).await
             }
 
             macro_rules! numbers {
@@ -232,8 +232,16 @@ laws!(
 );
 
 laws!(
+    mariadb,
+    Mysql on Mariadb,
+    Dialect::Mysql,
+    "INSERT INTO effect (n) VALUES (?)",
+    "CREATE TABLE effect (n bigint NOT NULL);"
+);
+
+laws!(
     mysql,
-    Maria,
+    Mysql on Mysql,
     Dialect::Mysql,
     "INSERT INTO effect (n) VALUES (?)",
     "CREATE TABLE effect (n bigint NOT NULL);"
@@ -243,15 +251,15 @@ mod swallowed {
     use semel::inbox::{Inbox, schema};
     use semel::tx::TxError;
     use semel::tx::driver::Dialect;
+    use testkit::services::Service;
 
     use super::message;
-    use crate::outbox::world::{Maria, Postgres};
+    use crate::outbox::world::{Mysql, Postgres};
 
     /// A deadlock rolls MySQL's whole transaction back, and what comes after it would be committed statement by statement.
     /// Here a plain rollback stands for it: work that goes on as if nothing had happened.
-    #[tokio::test]
-    async fn on_mysql_work_that_swallows_a_deadlock_is_not_taken_for_done() {
-        let Some(world) = Maria::with(schema(Dialect::Mysql)).await else { return };
+    async fn swallowed_on(server: Service) {
+        let Some(world) = Mysql::with(server, schema(Dialect::Mysql)).await else { return };
         let inbox = Inbox::new("mail").unwrap().keep_results();
         let mut connection = world.pool.acquire().await.unwrap();
         sqlx::raw_sql("BEGIN").execute(&mut *connection).await.unwrap();
@@ -269,6 +277,16 @@ mod swallowed {
         }
         drop(connection);
         world.end().await;
+    }
+
+    #[tokio::test]
+    async fn on_mariadb_work_that_swallows_a_deadlock_is_not_taken_for_done() {
+        swallowed_on(Service::Mariadb).await;
+    }
+
+    #[tokio::test]
+    async fn on_mysql_work_that_swallows_a_deadlock_is_not_taken_for_done() {
+        swallowed_on(Service::Mysql).await;
     }
 
     #[tokio::test]

@@ -2,10 +2,25 @@
 //! reading the tables with a connection of the judge's own.
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test stores outbox::`.
+#![allow(clippy::duplicate_mod, reason = "the tests of MySQL's protocol run on each server that speaks it")]
+
 mod append;
-mod append_mysql;
 mod dead;
 mod dead_world;
 mod inbox;
 mod inbox_sqlite;
 mod world;
+
+#[path = "mysql"]
+mod mariadb {
+    const SERVER: testkit::services::Service = testkit::services::Service::Mariadb;
+
+    mod append;
+}
+
+#[path = "mysql"]
+mod mysql {
+    const SERVER: testkit::services::Service = testkit::services::Service::Mysql;
+
+    mod append;
+}

@@ -69,21 +69,22 @@ async fn connect(url: &str) -> tokio_postgres::Client {
     client
 }
 
-pub struct Maria {
+/// On a server that speaks MySQL's protocol.
+pub struct Mysql {
     pub pool: MySqlPool,
     database: String,
     lease: Lease,
 }
 
-impl Maria {
-    /// `None` when the run goes without MariaDB.
-    pub async fn new() -> Option<Self> {
-        Self::with(outbox::schema(Dialect::Mysql)).await
+impl Mysql {
+    /// `None` when the run goes without that server.
+    pub async fn new(server: Service) -> Option<Self> {
+        Self::with(server, outbox::schema(Dialect::Mysql)).await
     }
 
     /// With these tables.
-    pub async fn with(tables: &str) -> Option<Self> {
-        let lease = require(Service::Mariadb)?;
+    pub async fn with(server: Service, tables: &str) -> Option<Self> {
+        let lease = require(server)?;
         let database = corner();
         let server = MySqlPool::connect(lease.url()).await.unwrap();
         server.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();

@@ -7,8 +7,9 @@ use std::time::Duration;
 use semel::tx::driver::Dialect;
 use semel::{crash, inbox};
 use testkit::child::Child;
+use testkit::services::Service;
 
-use crate::tx::mysql;
+use crate::tx::mysql_world;
 use crate::tx::world::World;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ const TABLES: &str = "
 /// Where the work is done.
 enum Place {
     Postgres(World),
-    Mysql(mysql::World),
+    Mysql(mysql_world::World),
     Sqlite(tempfile::TempDir),
 }
 
@@ -34,8 +35,8 @@ impl Place {
         Some(Self::Postgres(world))
     }
 
-    async fn mysql() -> Option<Self> {
-        let world = mysql::World::new().await?;
+    async fn mysql(server: Service) -> Option<Self> {
+        let world = mysql_world::World::new(server).await?;
         let table = "CREATE TABLE charge (`key` VARCHAR(255) PRIMARY KEY, asked INT NOT NULL DEFAULT 1)";
         sqlx::query(table).execute(&world.pool).await.unwrap();
         sqlx::raw_sql(inbox::schema(Dialect::Mysql)).execute(&world.pool).await.unwrap();
@@ -172,8 +173,14 @@ async fn once_on_sqlite_killed_at_every_point_happens_once() {
 }
 
 #[tokio::test]
+async fn once_on_mariadb_killed_at_every_point_happens_once() {
+    let Some(place) = Place::mysql(Service::Mariadb).await else { return };
+    once_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
 async fn once_on_mysql_killed_at_every_point_happens_once() {
-    let Some(place) = Place::mysql().await else { return };
+    let Some(place) = Place::mysql(Service::Mysql).await else { return };
     once_killed_at_every_point(place).await;
 }
 
@@ -184,8 +191,14 @@ async fn a_message_on_postgres_killed_at_every_point_is_handled_once() {
 }
 
 #[tokio::test]
+async fn a_message_on_mariadb_killed_at_every_point_is_handled_once() {
+    let Some(place) = Place::mysql(Service::Mariadb).await else { return };
+    handle_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
 async fn a_message_on_mysql_killed_at_every_point_is_handled_once() {
-    let Some(place) = Place::mysql().await else { return };
+    let Some(place) = Place::mysql(Service::Mysql).await else { return };
     handle_killed_at_every_point(place).await;
 }
 
@@ -204,8 +217,14 @@ async fn the_table_catches_a_mark_that_is_committed_before_the_effect() {
 }
 
 #[tokio::test]
+async fn phases_on_mariadb_killed_at_every_point_happen_once() {
+    let Some(place) = Place::mysql(Service::Mariadb).await else { return };
+    phases_killed_at_every_point(place).await;
+}
+
+#[tokio::test]
 async fn phases_on_mysql_killed_at_every_point_happen_once() {
-    let Some(place) = Place::mysql().await else { return };
+    let Some(place) = Place::mysql(Service::Mysql).await else { return };
     phases_killed_at_every_point(place).await;
 }
 

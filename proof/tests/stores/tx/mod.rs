@@ -2,18 +2,38 @@
 //! the judge's own.
 //!
 //! `cargo xtask services up`, then `cargo test -p proof --features stores --test stores tx::`.
+#![allow(clippy::duplicate_mod, reason = "the tests of MySQL's protocol run on each server that speaks it")]
+
 mod command;
-mod command_mysql;
 mod crash_matrix;
 mod driver;
 mod isolation;
 mod ledger;
-mod ledger_mysql;
-mod mysql;
-mod mysql_locks;
+pub(crate) mod mysql_world;
 mod once;
 mod phases;
-mod phases_mysql;
 mod planted;
 mod store;
 mod world;
+
+#[path = "mysql"]
+mod mariadb {
+    const SERVER: testkit::services::Service = testkit::services::Service::Mariadb;
+
+    mod command;
+    mod ledger;
+    mod locks;
+    mod once;
+    mod phases;
+}
+
+#[path = "mysql"]
+mod mysql {
+    const SERVER: testkit::services::Service = testkit::services::Service::Mysql;
+
+    mod command;
+    mod ledger;
+    mod locks;
+    mod once;
+    mod phases;
+}

@@ -84,10 +84,11 @@ impl World {
         self.connect().await.query_one(query, &[]).await.unwrap().get(0)
     }
 
-    /// Who has looked for an intent last, and when: (backend, moment).
+    /// Who has looked for an intent last, or asked where it waits, and when: (backend, moment).
     pub async fn looks_of_waiting(&self) -> Vec<(i32, String)> {
         let query = "SELECT pid, query_start::text FROM pg_stat_activity
-                     WHERE application_name = $1 AND query LIKE '%semel_tx_look%'";
+                     WHERE application_name = $1
+                       AND (query LIKE '%semel_tx_look%' OR query LIKE '%pg_postmaster_start_time%')";
         let rows = self.connect().await.query(query, &[&self.schema]).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }

@@ -1,5 +1,5 @@
 SET @semel_ours = 0
-    /*!80000 , @semel_lock_wait = COALESCE(@semel_lock_wait, @@SESSION.innodb_lock_wait_timeout),
+    /*!80000 , @semel_lock_wait = CAST(COALESCE(@semel_lock_wait, @@SESSION.innodb_lock_wait_timeout) AS UNSIGNED),
     SESSION innodb_lock_wait_timeout = 1 */;
 /*M! SET STATEMENT innodb_lock_wait_timeout = 1 FOR */
 UPDATE semel_intent

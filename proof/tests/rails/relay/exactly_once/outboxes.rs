@@ -10,11 +10,12 @@ use semel::relay::poll::sqlite::SqliteOutbox;
 use semel::relay::{Ended, Parked, Relay, RelayError, RelayOptions, Source, Stop};
 use semel::sink::ExactlyOnce;
 use tempfile::TempDir;
+use testkit::services::Service;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::broker::{Broker, Bug};
-use crate::relay::mysql::Maria;
+use crate::relay::mysql_world::World as MysqlWorld;
 use crate::relay::world::{Postgres, insert};
 use crate::relay::{sqlite, world};
 
@@ -209,20 +210,20 @@ impl Outbox for InPostgres {
     }
 }
 
-pub struct InMaria {
-    world: Maria,
+pub struct InMysql {
+    world: MysqlWorld,
     outbox: MysqlOutbox,
 }
 
-impl InMaria {
-    pub async fn new() -> Option<Self> {
-        let world = Maria::new().await?;
+impl InMysql {
+    pub async fn new(server: Service) -> Option<Self> {
+        let world = MysqlWorld::new(server).await?;
         let outbox = world.outbox.clone().lease(LEASE).retry_after(Duration::from_secs(600));
         Some(Self { world, outbox })
     }
 }
 
-impl Outbox for InMaria {
+impl Outbox for InMysql {
     async fn append(&self, events: &[(&str, &str)]) {
         self.world.append(events).await;
     }

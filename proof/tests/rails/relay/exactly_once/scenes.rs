@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use semel::relay::{Reached, Settled, Source};
+use testkit::services::Service;
 
 use super::broker::{Broker, Bug, Step};
-use super::outboxes::{InMaria, InPostgres, InSqlite, LEASE, Outbox, Running, Verdict, quick, verdict};
+use super::outboxes::{InMysql, InPostgres, InSqlite, LEASE, Outbox, Running, Verdict, quick, verdict};
 use super::wrong::Wrong;
 use crate::relay::sink::text;
 use crate::relay::world::batch;
@@ -238,8 +239,14 @@ async fn once_from_postgres() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn once_from_mariadb() {
-    let Some(outbox) = InMaria::new().await else { return };
-    all_of_them(outbox, async || InMaria::new().await.unwrap()).await;
+    let Some(outbox) = InMysql::new(Service::Mariadb).await else { return };
+    all_of_them(outbox, async || InMysql::new(Service::Mariadb).await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn once_from_mysql() {
+    let Some(outbox) = InMysql::new(Service::Mysql).await else { return };
+    all_of_them(outbox, async || InMysql::new(Service::Mysql).await.unwrap()).await;
 }
 
 /// A stop in the middle of a batch that cannot be published: left within the farewell, and nothing is lost.

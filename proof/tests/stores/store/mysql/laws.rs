@@ -2,8 +2,9 @@
 
 use semel::conformance::Harness;
 use semel::store::mysql::{MysqlOptions, MysqlStore};
-use testkit::services::{Lease, Service, require};
+use testkit::services::{Lease, require};
 
+use super::SERVER;
 use super::support::{PATIENT, SOON, raw, run};
 
 /// The laws ask much at once: whoever waits for a connection waits long enough.
@@ -16,7 +17,7 @@ struct Shared(Lease);
 
 impl Shared {
     fn new() -> Option<Self> {
-        require(Service::Mariadb).map(Self)
+        require(SERVER).map(Self)
     }
 
     async fn open(&self) -> MysqlStore {
@@ -53,7 +54,7 @@ struct Lone {
 
 impl Lone {
     fn new() -> Option<Self> {
-        let lease = require(Service::Mariadb)?;
+        let lease = require(SERVER)?;
         // With one connection each, a law that sweeps all the time leaves another nothing to count: those have a
         // database each.
         let law = std::thread::current().name().and_then(|name| name.rsplit(':').next()).map(str::to_owned);

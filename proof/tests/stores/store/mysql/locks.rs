@@ -7,7 +7,9 @@ use semel::store::mysql::{MysqlOptions, MysqlStore};
 use semel::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Renewed, Store, Ticket};
 use semel::{Owner, Retention, StoreTime};
 use sqlx::{Connection, MySqlConnection};
+use testkit::services::Service;
 
+use super::SERVER;
 use super::support::*;
 
 fn single() -> MysqlOptions {
@@ -26,10 +28,19 @@ pub(super) fn patient(sql: String) -> String {
 /// process list: `innodb_trx` shows an old picture for as long as it is asked more often than ten times a
 /// second, by whomever.
 async fn under_way(watcher: &mut MySqlConnection, form: &str) -> Option<i64> {
-    let asked = format!(
-        "SELECT COALESCE(MAX(query_id), 0) FROM information_schema.processlist \
-         WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '{form}'"
-    );
+    let asked = match SERVER {
+        // It has no number of a statement in its process list; that of its event is as good.
+        Service::Mysql => format!(
+            "SELECT COALESCE(MAX(s.event_id), 0) FROM performance_schema.threads t \
+             JOIN performance_schema.events_statements_current s ON s.thread_id = t.thread_id \
+             WHERE t.processlist_db = DATABASE() AND t.processlist_id <> CONNECTION_ID() \
+             AND t.processlist_info LIKE '{form}'"
+        ),
+        _ => format!(
+            "SELECT COALESCE(MAX(query_id), 0) FROM information_schema.processlist \
+             WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '{form}'"
+        ),
+    };
     Some(number(watcher, &asked).await).filter(|query| *query > 0)
 }
 

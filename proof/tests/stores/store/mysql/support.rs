@@ -8,7 +8,9 @@ use semel::store::mysql::{MysqlOptions, MysqlStore};
 use semel::store::{Claim, Claimed, Finish, Store, StoreError, Ticket};
 use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection};
-use testkit::services::{Lease, Service, require};
+use testkit::services::{Lease, require};
+
+use super::SERVER;
 
 /// Nothing here takes this long.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
@@ -31,7 +33,7 @@ impl Database {
     /// `None` when the run goes without the server.
     pub(crate) async fn new() -> Option<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let lease = require(Service::Mariadb)?;
+        let lease = require(SERVER)?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("semel_{}_{count}_{:x}", std::process::id(), fastrand::u32(..));
         let server = lease.url().to_owned();

@@ -1,4 +1,4 @@
-//! The ledger's statements on MariaDB, over a driver of the test's own.
+//! The ledger's statements on MySQL and MariaDB, over a driver of the test's own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,15 +11,17 @@ use semel::tx::upsert::{self, Inserted, Updated};
 use semel::{Intent, Key, Operation, Scope};
 use sqlx::mysql::{MySqlPool, MySqlPoolOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, Column, Executor, MySql, Row as _, TypeInfo};
-use testkit::services::{Service, require};
+use testkit::services::require;
 
-struct Maria<'c>(sqlx::Transaction<'c, MySql>);
+use super::SERVER;
 
-impl Lend for Maria<'_> {
+struct Mysql<'c>(sqlx::Transaction<'c, MySql>);
+
+impl Lend for Mysql<'_> {
     type Lent<'l> = ();
 }
 
-impl Tx for Maria<'_> {
+impl Tx for Mysql<'_> {
     const DIALECT: Dialect = Dialect::Mysql;
 
     fn lend(&mut self) -> Self::Lent<'_> {}
@@ -79,14 +81,14 @@ fn two(key: &str, from: &str, to: &str, amount: i64) -> Posting {
     Posting::of(&intent(key)).line(from, -amount).unwrap().line(to, amount).unwrap()
 }
 
-async fn begin(pool: &MySqlPool) -> Maria<'static> {
-    Maria(pool.begin().await.unwrap())
+async fn begin(pool: &MySqlPool) -> Mysql<'static> {
+    Mysql(pool.begin().await.unwrap())
 }
 
 /// A database of the test's own, with the tables, two customers of 1,000 each, a bank and a revenue.
 async fn open() -> Option<(testkit::services::Lease, MySqlPool)> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let lease = require(Service::Mariadb)?;
+    let lease = require(SERVER)?;
     let name = format!("ledger_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
     let server = MySqlPool::connect(lease.url()).await.unwrap();
     server.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();

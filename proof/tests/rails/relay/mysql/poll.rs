@@ -1,71 +1,23 @@
-//! In MariaDB: the numbers of a part, in the order of commits.
+//! In MySQL and MariaDB: the numbers of a part, in the order of commits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use semel::outbox::{self, append_tx};
+use semel::outbox::append_tx;
 use semel::relay::poll::mysql::MysqlOutbox;
 use semel::relay::{Rebase, Settled, Source, SourceError};
-use semel::tx::driver::Dialect;
-use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, Row};
 use testkit::proxy::Proxy;
-use testkit::services::{Lease, Service, require};
 
+use super::SERVER;
+use crate::relay::mysql_world::{LEASE, World};
 use crate::relay::sink::TestSink;
-use crate::relay::world::{Running, batch, corner, drained, event, quick};
-
-/// Its end is waited for now and then.
-const LEASE: Duration = Duration::from_secs(6);
-
-pub struct Maria {
-    pool: MySqlPool,
-    pub outbox: MysqlOutbox,
-    database: String,
-    server: Lease,
-}
-
-impl Maria {
-    /// `None` when the run goes without MariaDB.
-    pub async fn new() -> Option<Self> {
-        let lease = require(Service::Mariadb)?;
-        let database = corner();
-        let server = MySqlPool::connect(lease.url()).await.unwrap();
-        server.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
-        let base = lease.url().rsplit_once('/').unwrap().0;
-        let url = format!("{base}/{database}");
-        let pool = MySqlPoolOptions::new().max_connections(16).connect(&url).await.unwrap();
-        sqlx::raw_sql(outbox::schema(Dialect::Mysql)).execute(&pool).await.unwrap();
-        // A busy server takes longer than usual to greet.
-        let outbox = MysqlOutbox::new(&format!("{url}?connect-timeout-ms=60000")).unwrap().lease(LEASE);
-        Some(Self { pool, outbox, database, server: lease })
-    }
-
-    pub async fn append(&self, events: &[(&str, &str)]) {
-        for (key, text) in events {
-            let mut tx = self.pool.begin().await.unwrap();
-            append_tx(&mut tx, &event(key, text)).await.unwrap();
-            tx.commit().await.unwrap();
-        }
-    }
-
-    /// How many parts each relay has.
-    async fn owned(&self) -> Vec<i64> {
-        let owned =
-            "SELECT count(*) FROM semel_outbox_cursor WHERE owner IS NOT NULL GROUP BY owner ORDER BY 1";
-        sqlx::query_scalar(owned).fetch_all(&self.pool).await.unwrap()
-    }
-
-    pub async fn end(self) {
-        self.pool.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.database))).await.unwrap();
-        self.pool.close().await;
-    }
-}
+use crate::relay::world::{Running, batch, drained, event, quick};
 
 #[tokio::test]
 async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     world.append(&[("a", "1"), ("a", "2"), ("a", "3")]).await;
     let outbox = world.outbox.clone().batch_max(1, 1 << 20);
     let (mut first, mut second) = (outbox.source(), outbox.source());
@@ -92,7 +44,7 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
 
 #[tokio::test]
 async fn a_lease_that_is_over_is_not_kept() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     world.append(&[("a", "1"), ("a", "2")]).await;
     let outbox = world.outbox.clone().batch_max(1, 1 << 20);
     crate::relay::ownership::kept_too_late(&mut outbox.source(), &mut outbox.source(), LEASE).await;
@@ -101,7 +53,7 @@ async fn a_lease_that_is_over_is_not_kept() {
 
 #[tokio::test]
 async fn a_new_lease_does_not_bring_back_an_old_batch() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     world.append(&[("a", "1")]).await;
     let outbox = &world.outbox;
     crate::relay::ownership::woken(&mut outbox.source(), &mut outbox.source(), LEASE).await;
@@ -110,7 +62,7 @@ async fn a_new_lease_does_not_bring_back_an_old_batch() {
 
 #[tokio::test]
 async fn parts_had_before_a_connection_broke_come_to_others() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let server = world.server.url().rsplit_once('@').unwrap().1.split('/').next().unwrap();
     let proxy = Proxy::start(server).unwrap();
     let url = world.server.url().rsplit_once('/').unwrap().0.replace(server, &proxy.addr().to_string());
@@ -124,7 +76,7 @@ async fn parts_had_before_a_connection_broke_come_to_others() {
 
 #[tokio::test]
 async fn parts_are_shared_by_one_that_is_always_busy() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let keys: Vec<String> = (0..200).map(|n| format!("k{n}")).collect();
     world.append(&keys.iter().map(|key| (key.as_str(), "1")).collect::<Vec<_>>()).await;
     let outbox = world.outbox.clone().batch_max(1, 1 << 20);
@@ -136,7 +88,7 @@ async fn parts_are_shared_by_one_that_is_always_busy() {
 
 #[tokio::test]
 async fn a_parked_key_waits_and_the_others_go_on() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let outbox = world.outbox.clone();
     world.append(&[("ä", "a1"), ("b", "b1"), ("ä", "a2")]).await;
     let sink = TestSink::default();
@@ -179,7 +131,7 @@ async fn a_parked_key_waits_and_the_others_go_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "prove: random writers and crashes"]
 async fn nothing_is_lost_and_nothing_is_overtaken() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     // So short that what the killed had is taken over while the others come and go.
     let outbox = world.outbox.clone().lease(Duration::from_millis(400)).batch_max(20, 1 << 20);
     world.pool.execute("CREATE TABLE counter (k varchar(9) PRIMARY KEY, n bigint NOT NULL)").await.unwrap();
@@ -242,7 +194,7 @@ async fn nothing_is_lost_and_nothing_is_overtaken() {
 
 #[tokio::test]
 async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let mut source = world.outbox.clone().lease(Duration::from_secs(30)).source();
     world.append(&[("a", "1"), ("b", "2"), ("a", "3")]).await;
     assert_eq!(source.prune(Duration::ZERO).await.unwrap().rows, 0);
@@ -261,7 +213,7 @@ async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
 
 #[tokio::test]
 async fn another_lineage_stops_it_until_a_person_decides() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     world.append(&[("a", "1")]).await;
     let all = async || {
         let mut source = world.outbox.source();

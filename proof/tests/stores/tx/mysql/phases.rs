@@ -1,4 +1,4 @@
-//! Phases on MariaDB: resumed after the last commit, fenced, and never run twice.
+//! Phases on MySQL and MariaDB: resumed after the last commit, fenced, and never run twice.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use semel::{Effect, Outcome, Retention, State, Verdict};
 use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlPool;
 
-use crate::tx::mysql::{World, book, soon};
+use super::SERVER;
+use crate::tx::mysql_world::{World, book, soon};
 use crate::tx::world::{asked, intent};
 
 const NAMES: [&str; 3] = ["reserve", "charge", "confirm"];
@@ -60,7 +61,7 @@ async fn phase(
 
 #[tokio::test]
 async fn a_retry_resumes_after_the_last_committed_phase() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let (pool, store) = (world.pool.clone(), MysqlStore::open(&world.url).await.unwrap());
     let phases = phases("a").lease(SHORT);
     let mut first = running(&pool, &phases).await;
@@ -96,7 +97,7 @@ async fn a_retry_resumes_after_the_last_committed_phase() {
 
 #[tokio::test]
 async fn whoever_was_taken_over_is_fenced() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let live = phases("live").lease(Duration::from_secs(60));
     let mut held = running(&pool, &live).await;
@@ -119,7 +120,7 @@ async fn whoever_was_taken_over_is_fenced() {
 
 #[tokio::test]
 async fn nobody_takes_over_in_the_middle_of_a_phase() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let phases = phases("a").lease(SHORT);
     let mut run = running(&pool, &phases).await;
@@ -142,7 +143,7 @@ async fn nobody_takes_over_in_the_middle_of_a_phase() {
 
 #[tokio::test]
 async fn a_phase_that_was_not_committed_is_run_again_and_not_skipped() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     // The start and the first phase in one transaction, rolled back.
     let mut tx = pool.begin().await.unwrap();
@@ -166,7 +167,7 @@ async fn a_phase_that_was_not_committed_is_run_again_and_not_skipped() {
 
 #[tokio::test]
 async fn a_changed_list_is_noticed() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let begin = async |key: &str| {
         let mut run = running(&pool, &phases(key).lease(SHORT)).await;
@@ -223,7 +224,7 @@ async fn go_on(pool: &MySqlPool, key: &str, rng: &mut fastrand::Rng) -> bool {
 
 #[tokio::test]
 async fn many_processes_at_once_run_each_phase_once() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let tasks: Vec<_> = (0..32)
         .map(|task: u64| {
@@ -252,7 +253,7 @@ async fn many_processes_at_once_run_each_phase_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_swallows_a_deadlock_leaves_no_phase_behind() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     for name in NAMES {
         let phases =
             Phases::new(&intent(name), asked(1), if name == "reserve" { &NAMES } else { &NAMES[2..] });
@@ -296,7 +297,7 @@ async fn work_that_swallows_a_deadlock_leaves_no_phase_behind() {
 
 #[tokio::test]
 async fn operations_with_open_phases_do_not_wait_for_strangers() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     for isolation in ["REPEATABLE READ", "READ COMMITTED"] {
         let mut open = Vec::new();
         for n in 0..8 {
@@ -327,7 +328,7 @@ async fn operations_with_open_phases_do_not_wait_for_strangers() {
 
 #[tokio::test]
 async fn a_snapshot_older_than_a_phase_goes_on_after_it() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let mut old = world.begin_with("REPEATABLE READ").await;
     let seen: i64 =
         sqlx::query_scalar("SELECT COUNT(*) FROM semel_phase").fetch_one(&mut *old).await.unwrap();
@@ -349,7 +350,7 @@ async fn a_snapshot_older_than_a_phase_goes_on_after_it() {
 
 #[tokio::test]
 async fn results_that_could_not_be_read_again_are_refused() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let packet = world.count("SELECT @@max_allowed_packet").await;
     let each = 3 << 20;
     let fit = usize::try_from(packet / each).unwrap();
@@ -384,7 +385,7 @@ async fn results_that_could_not_be_read_again_are_refused() {
 /// An operation that nobody went on with, decided by a person and forgotten after that.
 #[tokio::test]
 async fn a_sweep_takes_along_what_phases_left_behind() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let (pool, store) = (world.pool.clone(), MysqlStore::open(&world.url).await.unwrap());
     let mut live = running(&pool, &phases("live")).await;
     phase(&pool, &mut live, "reserve").await.unwrap();
@@ -426,7 +427,7 @@ async fn a_sweep_takes_along_what_phases_left_behind() {
 
 #[tokio::test]
 async fn results_are_stored_sealed_and_nobody_without_the_key_takes_over() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let pool = world.pool.clone();
     let keys = |id: &str, byte: u8| Keys::new(SealKey::new(id, [byte; 32]).unwrap());
     let sealed = |id: &str, byte| phases("a").lease(SHORT).protect(Protection::none().seal(keys(id, byte)));

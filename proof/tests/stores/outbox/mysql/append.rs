@@ -1,4 +1,4 @@
-//! On MariaDB: the numbers of a part become visible in their order.
+//! On MySQL and MariaDB: the numbers of a part become visible in their order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,11 +8,13 @@ use semel::Key;
 use semel::outbox::{AppendError, Appended, Duplicates, Event, append_all_tx, append_tx};
 use sqlx::Row;
 
-use crate::outbox::world::{Maria, event};
+use super::SERVER;
+use crate::outbox::world::{Mysql, event};
+use crate::tx::mysql_world::{soon, until_waiting};
 
 #[tokio::test]
 async fn an_event_is_there_only_after_the_commit_and_once_per_key() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = Mysql::new(SERVER).await else { return };
     let once = |n: usize| event(n).once(Key::new("paid-7").unwrap());
     let count = async || {
         sqlx::query_scalar::<_, i64>("SELECT COUNT(*) FROM semel_outbox")
@@ -48,7 +50,7 @@ async fn an_event_is_there_only_after_the_commit_and_once_per_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_lower_and_not_there_yet_never_comes() {
-    let Some(world) = Maria::new().await else { return };
+    let Some(world) = Mysql::new(SERVER).await else { return };
     let done = Arc::new(AtomicBool::new(false));
     let reader = {
         let (pool, done) = (world.pool.clone(), Arc::clone(&done));
@@ -81,7 +83,7 @@ async fn what_is_lower_and_not_there_yet_never_comes() {
             tokio::spawn(async move {
                 let mut committed = 0;
                 for n in 0..40 {
-                    // One key a transaction: two in different orders may deadlock, which is the caller's to retry.
+                    // One key a transaction: two calls in different orders may deadlock, which is the caller's to retry.
                     let keyed =
                         |n: usize| -> Event { event(n).key(&format!("k{}", (writer + n) % 5)).unwrap() };
                     let mut tx = pool.begin().await.unwrap();
@@ -106,5 +108,51 @@ async fn what_is_lower_and_not_there_yet_never_comes() {
     }
     done.store(true, Ordering::SeqCst);
     assert_eq!(reader.await.unwrap(), committed);
+    world.end().await;
+}
+
+/// Each has an event in each of three parts, in opposite orders, and the part in the middle is held by a third one
+/// until both wait: without an order of their own they would wait for each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_with_several_keys_do_not_deadlock_and_stop_nobody_else() {
+    let Some(world) = Mysql::new(SERVER).await else { return };
+    // One key for each part, as the server sees it.
+    let mut keys = vec![String::new(); 16];
+    for n in 0..400 {
+        let key = format!("schlüssel-{n}");
+        let part = sqlx::query_scalar("SELECT CAST(CRC32(?) % 16 AS SIGNED)").bind(&key);
+        let part: i64 = part.fetch_one(&world.pool).await.unwrap();
+        keys[usize::try_from(part).unwrap()] = key;
+    }
+    assert!(keys.iter().all(|key| !key.is_empty()));
+    let of = |part: usize| event(part).key(&keys[part]).unwrap();
+    let mut holder = world.pool.begin().await.unwrap();
+    append_tx(&mut holder, &of(7)).await.unwrap();
+    let both: Vec<_> = [[of(12), of(7), of(3)], [of(3), of(7), of(12)]]
+        .into_iter()
+        .map(|events| {
+            let pool = world.pool.clone();
+            tokio::spawn(async move {
+                let mut tx = pool.begin().await.unwrap();
+                append_all_tx(&mut tx, &events, Duplicates::Refuse).await?;
+                tx.commit().await.unwrap();
+                Ok::<_, AppendError>(())
+            })
+        })
+        .collect();
+    until_waiting(&world.pool, 2).await;
+    // Parts below, between and above those they need are free.
+    for part in [0, 5, 9, 15] {
+        let mut tx = world.pool.begin().await.unwrap();
+        soon(append_tx(&mut tx, &of(part))).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    holder.commit().await.unwrap();
+    for one in both {
+        soon(one).await.unwrap().unwrap();
+    }
+    let rows: i64 =
+        sqlx::query_scalar("SELECT COUNT(*) FROM semel_outbox").fetch_one(&world.pool).await.unwrap();
+    assert_eq!(rows, 11);
     world.end().await;
 }

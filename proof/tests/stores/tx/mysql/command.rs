@@ -1,10 +1,11 @@
-//! Commands on MariaDB: a retry, a late command and a reused id are three different things.
+//! Commands on MySQL and MariaDB: a retry, a late command and a reused id are three different things.
 
 use semel::tx::{Advanced, Applied, Command, CommandError, Transition};
 use sqlx::mysql::MySqlPool;
 use sqlx::{Executor, MySqlConnection};
 
-use crate::tx::mysql::{World, soon};
+use super::SERVER;
+use crate::tx::mysql_world::{World, soon};
 
 type Decided = Result<Applied<i64, i64>, CommandError<i64, sqlx::Error>>;
 
@@ -47,7 +48,7 @@ async fn send(pool: &MySqlPool, command: &Command<String>, advanced: Advanced) -
 }
 
 async fn world() -> Option<World> {
-    let world = World::new().await?;
+    let world = World::new(SERVER).await?;
     let table = "CREATE TABLE escalation (id VARCHAR(99) PRIMARY KEY, version BIGINT NOT NULL)";
     world.pool.execute(table).await.unwrap();
     for n in 0..10 {
@@ -130,5 +131,41 @@ async fn of_many_commands_for_one_version_one_is_done_and_its_retries_agree() {
     // A command is done and replayed, or in conflict; never both.
     assert!(done.values().all(|count| (count[0] == 1) != (count[2] > 0)), "{done:?}");
     assert_eq!(world.count("SELECT count(*) FROM escalation WHERE version = 19").await, 10);
+    world.end().await;
+}
+
+/// Nothing is remembered of a command that came too late, and its transaction may be committed.
+#[tokio::test]
+async fn a_command_that_came_too_late_leaves_no_row_behind() {
+    let Some(world) = world().await else { return };
+    let late = command("cmd-1", "case-7", 17);
+    let mut tx = world.begin().await;
+    let once = late.once().advanced(Advanced::Current);
+    let applied = once.apply_tx(&mut tx, async |tx| approve(tx, &late).await).await;
+    assert!(matches!(applied, Ok(Applied::Current(18))), "{applied:?}");
+    tx.commit().await.unwrap();
+    assert_eq!(world.count("SELECT COUNT(*) FROM semel_intent").await, 0);
+    // So the id is as good as new.
+    let applied = send(&world.pool, &command("cmd-1", "case-7", 18), Advanced::Current).await;
+    assert!(matches!(applied, Ok(Applied::Done(19))), "{applied:?}");
+    world.end().await;
+}
+
+/// As versions before this one have left it behind.
+#[tokio::test]
+async fn a_row_left_behind_by_a_command_that_came_too_late_is_in_nobodys_way() {
+    let Some(world) = world().await else { return };
+    let late = command("cmd-1", "case-7", 17);
+    assert!(matches!(send(&world.pool, &command("cmd-0", "case-8", 18), Advanced::Current).await, Ok(_)));
+    let id: String =
+        late.intent().unwrap().id().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let left = format!(
+        "INSERT INTO semel_intent (id, state, effect, epoch, attempts, lease_until, created_at, changed_at, owner, \
+         recipe, fingerprint, operation, scope, `key`) SELECT X'{id}', 0, effect, 0, 0, 0, 0, 0, owner, recipe, \
+         fingerprint, 0, scope, 'cmd-1' FROM semel_intent"
+    );
+    world.pool.execute(sqlx::AssertSqlSafe(left)).await.unwrap();
+    let applied = send(&world.pool, &command("cmd-1", "case-7", 18), Advanced::Current).await;
+    assert!(matches!(applied, Ok(Applied::Done(19))), "{applied:?}");
     world.end().await;
 }

@@ -1,100 +1,18 @@
-//! `once_tx` in sqlx transactions on MariaDB: duplicates, bounds, deadlocks, isolation, and strangers.
+//! `once_tx` in sqlx transactions on MySQL and MariaDB: duplicates, bounds, deadlocks, isolation, and strangers.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::store::mysql::{MysqlStore, schema};
-use semel::store::{Claim, Claimed, Finish, Store};
+use semel::store::mysql::MysqlStore;
+use semel::store::{Claim, Claimed, Finish, Finished, Store};
 use semel::tx::driver::DriverErrorKind;
 use semel::tx::{Once, TxError, TxReply, once_tx};
-use semel::{Effect, Intent, Key, Operation, Outcome, Owner, Retention, Scope, Verdict};
-use sqlx::mysql::{MySqlPool, MySqlPoolOptions};
+use semel::{Effect, Outcome, Owner, Retention, Verdict};
+use sqlx::mysql::MySqlPool;
 use sqlx::{AssertSqlSafe, Executor, MySql, MySqlConnection, Transaction};
-use testkit::services::{Lease, Service, require};
 
+use super::SERVER;
+use crate::tx::mysql_world::{World, book, claim_of, intent, soon};
 use crate::tx::world::asked;
-
-const SOON: Duration = Duration::from_secs(60);
-
-pub async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, work).await.expect("it takes much too long")
-}
-
-/// One test's database.
-pub struct World {
-    pub url: String,
-    pub pool: MySqlPool,
-    server: String,
-    name: String,
-    _lease: Option<Lease>,
-}
-
-impl World {
-    pub async fn new() -> Option<Self> {
-        let lease = require(Service::Mariadb)?;
-        let server = lease.url().to_owned();
-        Some(Self { _lease: Some(lease), ..Self::on(server).await })
-    }
-
-    /// On a server that somebody has alone.
-    pub async fn on(server: String) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("tx_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let root = MySqlPool::connect(&server).await.unwrap();
-        root.execute(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name}"))).await.unwrap();
-        root.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
-        root.close().await;
-        // A store's bounds that a busy machine keeps; others pass over them.
-        let bounds = "connect-timeout-ms=60000&statement-timeout-ms=60000";
-        let url = format!("{}/{name}?{bounds}", server.rsplit_once('/').unwrap().0);
-        schema::migrate(&url).await.unwrap();
-        let pool = MySqlPoolOptions::new().max_connections(16).connect(&url).await.unwrap();
-        let business = "CREATE TABLE payment (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(99), cents BIGINT); \
-                        CREATE TABLE account (id BIGINT PRIMARY KEY, cents BIGINT); \
-                        INSERT INTO account VALUES (7, 0), (8, 0)";
-        pool.execute(business).await.unwrap();
-        Self { url, pool, server, name, _lease: None }
-    }
-
-    pub async fn begin(&self) -> Transaction<'static, MySql> {
-        soon(self.pool.begin()).await.unwrap()
-    }
-
-    pub async fn begin_with(&self, isolation: &str) -> Transaction<'static, MySql> {
-        let mut tx = self.begin().await;
-        // Said of the session; the transaction that is open began before it, so begin anew.
-        let set = format!("COMMIT; SET SESSION TRANSACTION ISOLATION LEVEL {isolation}; START TRANSACTION");
-        tx.execute(AssertSqlSafe(set)).await.unwrap();
-        tx
-    }
-
-    pub async fn count(&self, query: &str) -> i64 {
-        let query = format!("SELECT CAST(({query}) AS SIGNED)");
-        sqlx::query_scalar(AssertSqlSafe(query)).fetch_one(&self.pool).await.unwrap()
-    }
-
-    pub async fn payments(&self, name: &str) -> i64 {
-        self.count(&format!("SELECT COUNT(*) FROM payment WHERE name = '{name}'")).await
-    }
-
-    pub async fn end(self) {
-        self.pool.close().await;
-        let root = MySqlPool::connect(&self.server).await.unwrap();
-        root.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.name))).await.unwrap();
-        root.close().await;
-    }
-}
-
-/// Every test has a database of its own, and its tasks run on several threads.
-pub fn intent(key: &str) -> Intent {
-    let (scope, operation) = (Scope::tenant("acme").unwrap(), Operation::new("payment.create").unwrap());
-    Intent::new(scope, operation, Key::new(key).unwrap())
-}
-
-pub async fn book(tx: &mut MySqlConnection, name: &str, cents: i64) -> Result<i64, sqlx::Error> {
-    let made = sqlx::query("INSERT INTO payment (name, cents) VALUES (?, ?)").bind(name).bind(cents);
-    Ok(made.execute(&mut *tx).await?.last_insert_id().cast_signed())
-}
 
 type Paid = Result<TxReply<i64>, TxError<sqlx::Error>>;
 
@@ -117,7 +35,7 @@ async fn pay(pool: &MySqlPool, key: &str, cents: i64) -> Paid {
 
 #[tokio::test]
 async fn the_first_runs_and_every_retry_gets_its_value() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let first = pay(&world.pool, "a", 42).await.unwrap();
     let again = pay(&world.pool, "a", 42).await.unwrap();
     assert_eq!((first.replayed, again.replayed), (false, true));
@@ -132,7 +50,7 @@ async fn the_first_runs_and_every_retry_gets_its_value() {
 
 #[tokio::test]
 async fn an_outcome_comes_back_byte_for_byte() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let given = Outcome::new(201, vec![0u8, 159, 255]).header("location", "/payments/1");
     for replayed in [false, true] {
         let mut tx = world.begin().await;
@@ -146,7 +64,7 @@ async fn an_outcome_comes_back_byte_for_byte() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_from_many_tasks_make_one_row_each() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     for isolation in ["READ COMMITTED", "REPEATABLE READ"] {
         let name = isolation.replace(' ', "-");
         let tasks: Vec<_> = (0..32)
@@ -191,7 +109,7 @@ async fn duplicates_from_many_tasks_make_one_row_each() {
 
 #[tokio::test]
 async fn what_fails_or_is_rolled_back_leaves_nothing_and_may_run_at_once() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let mut tx = world.begin().await;
     let failed = once_tx(&mut tx, &intent("a"), asked(1), async |tx| {
         book(tx, "a", 1).await?;
@@ -208,7 +126,7 @@ async fn what_fails_or_is_rolled_back_leaves_nothing_and_may_run_at_once() {
 
 #[tokio::test]
 async fn a_duplicate_waits_for_the_first_and_gets_its_value_or_runs_after_its_rollback() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     for commits in [true, false] {
         let key = if commits { "kept" } else { "undone" };
         let mut first = world.begin().await;
@@ -240,7 +158,7 @@ async fn a_duplicate_waits_for_the_first_and_gets_its_value_or_runs_after_its_ro
 
 #[tokio::test]
 async fn a_bound_answers_in_flight_and_the_transaction_goes_on() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let mut first = world.begin().await;
     let work = async |tx: &mut MySqlConnection| book(tx, "a", 1).await;
     once_tx(&mut first, &intent("a"), asked(1), work).await.unwrap();
@@ -267,7 +185,7 @@ async fn a_bound_answers_in_flight_and_the_transaction_goes_on() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_ends_the_whole_transaction_and_says_so() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let work = async |_: &mut MySqlConnection| Ok::<i64, sqlx::Error>(0);
     let (mut one, mut two) = (world.begin().await, world.begin().await);
     book(&mut one, "one", 1).await.unwrap();
@@ -302,7 +220,7 @@ async fn a_deadlock_ends_the_whole_transaction_and_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_swallows_a_deadlock_is_not_recorded() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     // A record that is there before, of an attempt that failed: the claim takes it over.
     let store = MysqlStore::open(&world.url).await.unwrap();
     let claim = Claim {
@@ -351,7 +269,7 @@ async fn work_that_swallows_a_deadlock_is_not_recorded() {
 
 #[tokio::test]
 async fn a_read_only_transaction_replays_and_runs_nothing() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let first = pay(&world.pool, "a", 1).await.unwrap();
     let mut tx = world.begin().await;
     tx.execute("COMMIT; START TRANSACTION READ ONLY").await.unwrap();
@@ -373,7 +291,7 @@ async fn a_read_only_transaction_replays_and_runs_nothing() {
 
 #[tokio::test]
 async fn a_snapshot_older_than_the_answer_replays_all_the_same() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     for isolation in ["REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED"] {
         let mut old = world.begin_with(isolation).await;
         let seen: i64 =
@@ -392,7 +310,7 @@ async fn a_snapshot_older_than_the_answer_replays_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_pass_by_an_open_transaction_and_the_store_sees_it_in_flight() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     // So that the name of the operation is known.
     pay(&world.pool, "known", 1).await.unwrap();
     let store = MysqlStore::open(&world.url).await.unwrap();
@@ -426,7 +344,7 @@ async fn strangers_pass_by_an_open_transaction_and_the_store_sees_it_in_flight()
 
 #[tokio::test]
 async fn a_claim_outside_of_a_transaction_keeps_one_inside_out_and_its_outcome_is_replayed() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let store = MysqlStore::open(&world.url).await.unwrap();
     let claim = Claim {
         intent: intent("a"),
@@ -456,19 +374,9 @@ async fn a_claim_outside_of_a_transaction_keeps_one_inside_out_and_its_outcome_i
     world.end().await;
 }
 
-pub fn claim_of(key: &str) -> Claim {
-    Claim {
-        intent: intent(key),
-        fingerprint: asked(1),
-        owner: Owner::random(),
-        effect: Effect::Keyed,
-        lease_ms: 60_000,
-    }
-}
-
 #[tokio::test]
 async fn the_callers_last_insert_id_stays_its_own() {
-    let Some(world) = World::new().await else { return };
+    let Some(world) = World::new(SERVER).await else { return };
     let mut tx = world.begin().await;
     let work = async |tx: &mut MySqlConnection| book(tx, "a", 1).await;
     let paid = once_tx(&mut tx, &intent("a"), asked(1), work).await.unwrap();
@@ -477,4 +385,66 @@ async fn the_callers_last_insert_id_stays_its_own() {
     assert_eq!(last, paid.value);
     tx.commit().await.unwrap();
     world.end().await;
+}
+
+/// The work's error is an answer like any other to a caller that has more to commit.
+#[tokio::test]
+async fn work_that_fails_in_a_transaction_that_is_committed_leaves_all_as_it_was() {
+    let Some(world) = World::new(SERVER).await else { return };
+    let store = MysqlStore::open(&world.url).await.unwrap();
+    let fails = async |_: &mut MySqlConnection| Err::<i64, _>(sqlx::Error::RowNotFound);
+    let mut tx = world.begin().await;
+    let failed = once_tx(&mut tx, &intent("fresh"), asked(1), fails).await;
+    assert!(matches!(failed, Err(TxError::Work(sqlx::Error::RowNotFound))), "{failed:?}");
+    tx.commit().await.unwrap();
+    assert_eq!(world.count("SELECT COUNT(*) FROM semel_intent").await, 0);
+
+    // Of whom nothing was heard may still bring the true outcome.
+    let Claimed::Run(ticket) = store.claim(claim_of("late")).await.unwrap() else { panic!("fresh") };
+    world.pool.execute("UPDATE semel_intent SET lease_until = 1").await.unwrap();
+    let mut tx = world.begin().await;
+    let failed = once_tx(&mut tx, &intent("late"), asked(1), fails).await;
+    assert!(matches!(failed, Err(TxError::Work(sqlx::Error::RowNotFound))), "{failed:?}");
+    tx.commit().await.unwrap();
+    let finish = Finish {
+        verdict: Verdict::Completed,
+        outcome: Some(Outcome::new(200, "77")),
+        retention: Retention::DAY,
+    };
+    assert_eq!(store.finish(ticket, finish).await.unwrap(), Finished::Recorded);
+    assert_eq!(pay(&world.pool, "late", 1).await.unwrap(), TxReply { value: 77, replayed: true });
+    world.end().await;
+}
+
+/// The same intent in another database is another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_in_one_database_keeps_nobody_waiting_in_another() {
+    let (Some(world), Some(other)) = (World::new(SERVER).await, World::new(SERVER).await) else { return };
+    let work = async |tx: &mut MySqlConnection| book(tx, "two", 1).await;
+    let mut first = world.begin().await;
+    once_tx(&mut first, &intent("two"), asked(1), work).await.unwrap();
+    let waiting = tokio::spawn({
+        let pool = world.pool.clone();
+        async move { pay(&pool, "two", 1).await }
+    });
+    world.until_waiting(1).await;
+    // Nobody is at it there.
+    let mut tx = other.begin().await;
+    let once = Once::new(&intent("two"), asked(1)).wait(Duration::ZERO);
+    let there = soon(once.run_tx(&mut tx, work)).await;
+    assert!(there.as_ref().is_ok_and(|reply| !reply.replayed), "{there:?}");
+    // And who waits there is served when it is over there.
+    let late = tokio::spawn({
+        let pool = other.pool.clone();
+        async move { pay(&pool, "two", 1).await }
+    });
+    other.until_waiting(1).await;
+    tx.commit().await.unwrap();
+    assert!(soon(late).await.unwrap().unwrap().replayed);
+    first.commit().await.unwrap();
+    assert!(soon(waiting).await.unwrap().unwrap().replayed);
+    for world in [world, other] {
+        assert_eq!(world.payments("two").await, 1);
+        world.end().await;
+    }
 }

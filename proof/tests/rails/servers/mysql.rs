@@ -9,8 +9,25 @@ async fn connect(url: &str) -> MySqlConnection {
 
 #[tokio::test]
 async fn a_commit_is_seen_by_another_connection_and_a_rollback_is_not() {
-    let Some(mariadb) = require(Service::Mariadb) else { return };
-    let (mut writer, mut reader) = (connect(mariadb.url()).await, connect(mariadb.url()).await);
+    for service in [Service::Mariadb, Service::Mysql] {
+        let Some(server) = require(service) else { continue };
+        commits_and_rollbacks(server.url()).await;
+    }
+}
+
+/// Each is the server it is called, or one of them would be tested twice.
+#[tokio::test]
+async fn each_is_the_server_it_is_called() {
+    for (service, maria) in [(Service::Mariadb, true), (Service::Mysql, false)] {
+        let Some(server) = require(service) else { continue };
+        let version = sqlx::query_scalar("SELECT CONVERT(VERSION() USING utf8mb4)");
+        let version: String = version.fetch_one(&mut connect(server.url()).await).await.unwrap();
+        assert_eq!(version.contains("MariaDB"), maria, "{service} is {version}");
+    }
+}
+
+async fn commits_and_rollbacks(url: &str) {
+    let (mut writer, mut reader) = (connect(url).await, connect(url).await);
     let table = unique("smoke");
     let sql = |text: &str| AssertSqlSafe(text.replace("$table", &table));
     let create = sql("CREATE TABLE $table (id VARCHAR(32) PRIMARY KEY) ENGINE=InnoDB");
