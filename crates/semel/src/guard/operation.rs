@@ -228,8 +228,8 @@ impl<S: Store> Guarded<S> {
     }
 
     /// Says how uncertain intents are looked up, and how long after they became uncertain "not found" may
-    /// be believed: longer than a call that was sent may still be on its way, and than the store's clock may jump
-    /// ahead. Opaque work whose claim is lost (its lease could not be renewed) is dropped at that moment, so that
+    /// be believed: longer than a call that was sent may still be on its way and the store's clock may jump ahead, both
+    /// together. Opaque work whose claim is lost (its lease could not be renewed) is dropped at that moment, so that
     /// it sends nothing any more; only a process that stands still in the very act of sending can.
     pub fn lookup(self, lookup: impl Lookup, settle: Duration) -> Self {
         self.with(|of| {

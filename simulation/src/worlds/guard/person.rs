@@ -11,7 +11,8 @@ use super::network::Shared;
 use super::plan::Settings;
 
 /// Decides one of the uncertain intents. An honest person says nothing of an effect that may still happen, and waits
-/// for a lease after the clock jumped ahead: until then a live owner may be believed dead.
+/// for a lease after the clock jumped ahead: until then a live owner may be believed dead, and may be
+/// about to begin. The guide says so: a decision stops nobody who has been given a claim.
 pub(super) async fn decide(shared: &Shared, settings: &Settings, clock: &StoreClock, pick: usize) {
     if clock.jumped_ahead_in(Duration::from_millis(settings.lease_ms)) {
         return;
