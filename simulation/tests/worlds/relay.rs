@@ -61,6 +61,16 @@ fn refused_behind_a_failing_one() {
 }
 
 #[test]
+fn each_event_of_a_key_waits_anew() {
+    assert_mended::<RelayWorld>("relay_each_event_of_a_key_waits_anew");
+}
+
+#[test]
+fn doubt_of_an_earlier_batch() {
+    assert_mended::<RelayWorld>("relay_doubt_of_an_earlier_batch");
+}
+
+#[test]
 fn twins_share_a_parked_key() {
     assert_mended::<RelayWorld>("relay_twins_share_a_parked_key");
 }

@@ -13,10 +13,12 @@
 //! one the next. Taken first, it waits until the lease is its own, and then its `begin` ends whatever the last owner
 //! may still have under way: committed before, it is seen in the position; not committed, it never is.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument;
+use uuid::Uuid;
 
 use super::metrics::RelayMetrics;
 use super::parts::{GivenUp, Parts};
@@ -56,6 +58,7 @@ struct Unfinished {
 struct Doubt {
     /// Its place in the batch.
     at: usize,
+    event: Uuid,
     /// How often in a row.
     times: u32,
     error: SinkError,
@@ -76,6 +79,17 @@ impl Sea {
             }
         };
         &mut self.unfinished[at]
+    }
+
+    /// What is known of these events from before is out of date, also where it was found out in another batch: else one that
+    /// was parked and is due again would be judged by a doubt of long ago, without being tried.
+    fn settled(&mut self, batch: &Batch) {
+        self.unfinished.retain(|one| one.position != batch.position);
+        let events: HashSet<Uuid> = batch.events.iter().map(|pending| pending.event.id()).collect();
+        for one in &mut self.unfinished {
+            one.given_up.retain(|given_up| !events.contains(&given_up.event()));
+            one.doubt.take_if(|doubt| events.contains(&doubt.event));
+        }
     }
 }
 
@@ -282,7 +296,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             sea.unfinished(&batch.position).given_up = parts.given_up();
             return Ok(Turn::Again);
         };
-        sea.unfinished.retain(|one| one.position != batch.position);
+        sea.settled(batch);
         let settled = parts.settled();
         crash::point(crash::BEFORE_DONE);
         self.source.done(&settled).await?;
@@ -359,7 +373,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         let (next, doubt) = (parts.next().first().copied(), &mut sea.unfinished(&batch.position).doubt);
         // Published after all.
         doubt.take_if(|doubt| Some(doubt.at) != next);
-        let Some(Doubt { at, times, error }) = doubt else { return Ok(Some(())) };
+        let Some(Doubt { at, times, error, .. }) = doubt else { return Ok(Some(())) };
         let (at, times, error) = (*at, *times, error.clone());
         Ok(match self.commit(batch, parts, &[], sea).await? {
             Ok(()) => {
@@ -417,10 +431,12 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 if !sending.is_empty() {
                     sea.most = (sending.len() / 2).max(1);
                 }
-                if let [at] = *sending {
+                if let [at] = *sending
+                    && let Some(event) = batch.events.get(at).map(|pending| pending.event.id())
+                {
                     let doubt = &mut sea.unfinished(&batch.position).doubt;
                     let before = doubt.as_ref().filter(|doubt| doubt.at == at).map_or(0, |doubt| doubt.times);
-                    *doubt = Some(Doubt { at, times: before.saturating_add(1), error });
+                    *doubt = Some(Doubt { at, event, times: before.saturating_add(1), error });
                 }
                 Ok(Err(Failed::Again))
             }

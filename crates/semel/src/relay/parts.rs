@@ -37,6 +37,13 @@ pub(super) struct GivenUp {
     for_good: bool,
 }
 
+impl GivenUp {
+    /// Which event.
+    pub(super) fn event(&self) -> Uuid {
+        self.event
+    }
+}
+
 impl<'a> Parts<'a> {
     /// `reached`: what the sink has had last. If that is of this batch, only what was left out is still open.
     pub(super) fn new(

@@ -293,7 +293,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 return Err(RelayError::Fenced(error));
             }
             confirmed += folded.confirmed as u64;
-            if folded.confirmed + folded.parked > 0 {
+            if folded.confirmed + folded.parked + folded.read_past > 0 {
                 pause = self.options.pause.0;
             }
             if folded.read_past > 0 {

@@ -247,10 +247,18 @@ impl<'a> Waves<'a> {
     }
 
     pub(super) fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
-        let Some(key) = self.events.get(at).map(|going| going.key) else { return };
+        let Some((key, first_failed)) = self.events.get(at).map(|going| (going.key, going.first_failed))
+        else {
+            return;
+        };
         let alone = self.poison == Poison::ParksItself || key.is_none();
         self.settle(at, Settled::Parked { error: error.to_string(), for_good, alone });
         if alone {
+            // The next of its key is judged by what was confirmed since the key first failed, or each would be waited for anew.
+            let next = |going: &&mut Going<'_>| key.is_some() && going.key == key && going.settled.is_none();
+            if let Some(next) = self.events.iter_mut().skip(at + 1).find(next) {
+                next.first_failed = next.first_failed.or(first_failed);
+            }
             return;
         }
         for later in self.events.iter_mut().skip(at + 1) {

@@ -6,45 +6,93 @@ use super::plan::{Fault, Plan};
 /// The longest pause before a parked key is tried again, unless the first is longer.
 const RETRY_LONGEST_MS: u64 = 60_000;
 
-/// How long a batch in which more than `suspects_max` keys fail, and nothing succeeds, is waited for the first time.
+/// How long a batch with as many failing keys as `suspects_max` is waited for where nothing gets through; fewer are waited
+/// for that much shorter.
+const SUSPECTS_PATIENCE_MS: u64 = 1_000;
+
+/// How long one with more of them is waited for: it looks like an outage.
 const OUTAGE_PATIENCE_MS: u64 = 30_000;
 
-/// How long what is healthy may wait while nothing else disturbs it, whatever fails beside it.
+/// The longest that one batch is waited for, the first time.
+const PATIENCE_MAX_MS: u64 = 60_000;
+
+/// What a relay and its outbox need besides calls and waits: statements, and the look for parked events that are due.
+const TURNS_MS: u64 = 500;
+
+/// How long what is healthy may wait while nothing else disturbs it, whatever fails beside it: the documented waits, and the
+/// calls in front of it.
 pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let settings = &plan.settings;
     let (events, failing) = (plan.appends.len() as u64, plan.failing_keys() as u64);
     let call_ms = settings.call_ms + 5;
-    // Pauses grow with each failure in a row. Where an event parks only itself, the next of its key fails right after it.
-    let grown = if settings.parks_itself { u64::MAX } else { settings.pause_first_ms << settings.tries_max };
-    let pause_ms = grown.min(settings.pause_longest_ms);
-    // Failing keys are found out, in the worst case one batch after the other.
-    let tries = u64::from(settings.tries_max) + 2;
-    let blamed = failing * tries * (call_ms + pause_ms);
-    // Where nothing in a batch succeeds, it is read past at `suspects_max` keys a second, later each time.
+    // Each failing key has its tries, with pauses that double: in the worst case one key after the other.
+    let pause_ms = |n: u32| (settings.pause_first_ms << n).min(settings.pause_longest_ms);
+    let tries = u64::from(settings.tries_max) * call_ms + (0..settings.tries_max).map(pause_ms).sum::<u64>();
+    let found = failing * tries + if settings.exactly_once { halved(plan) } else { read_past(plan) };
+    // In front of it are at most all events, in as few batches as they fit into, and between two of them one of parked events.
+    let batches = events.div_ceil(settings.batch_max as u64) + settings.partitions as u64;
+    let in_front = 2 * call_ms * (batches + plan.topic_changes() as u64);
+    // Relays that start one after the other hand partitions on at their heartbeats.
+    let handed_on = if settings.relays > 1 { settings.lease_ms } else { 0 };
+    TURNS_MS + 2 * settings.idle_ms + handed_on + found + in_front
+}
+
+/// How long batches are waited for in which nothing gets through, one after the other, the n-th in a row n times as long.
+/// Most batches in a row are those with one key each; most of the longer waits are those with just more than `suspects_max`.
+fn read_past(plan: &Plan) -> u64 {
+    let settings = &plan.settings;
+    if let Some(batches) = plan.batches_known() {
+        let (mut in_a_row, mut waits, mut waited) = (0, 0, 0);
+        for batch in batches {
+            if batch.healthy {
+                in_a_row = 0;
+            }
+            // An event that was not even sent is not to blame, whatever is confirmed.
+            if !batch.healthy || plan.leaves_untried() {
+                in_a_row += batch.rounds as u64;
+                waits += in_a_row * patience_ms(batch.failing as u64, settings.suspects_max as u64);
+                waited += batch.rounds as u64;
+            }
+        }
+        return waits + waits.min(waited * settings.pause_longest_ms);
+    }
+    let (failing, in_a_row) = (plan.failing_keys() as u64, plan.failing_in_a_row() as u64);
     let suspects_max = settings.suspects_max.max(1) as u64;
-    // More than that look like an outage and are waited for half a minute at least.
-    let outages = failing / (suspects_max + 1);
-    let read_past =
-        2 * 1_000 * failing * failing / suspects_max + OUTAGE_PATIENCE_MS * outages * (outages + 1);
-    // A transaction that fails or is in doubt is halved until the event is found, with pauses that grow, and each try is
-    // checked with an empty one. From one event to the next it takes a few.
-    let halved = if settings.exactly_once {
-        let longest_ms = (settings.pause_first_ms << 10).min(settings.pause_longest_ms);
-        failing * 12 * (call_ms + settings.pause_first_ms) + 4 * longest_ms
-    } else {
-        0
-    };
-    // In front of it are at most all events, one batch each, and between two batches one of parked events.
-    let batches = events.div_ceil(settings.batch_max as u64) + 2;
-    let in_front = batches * (2 * call_ms + halved) + 2 * plan.topic_changes() as u64 * call_ms;
-    5_000 + blamed + read_past + in_front + 2 * settings.idle_ms
+    let outages = if settings.batch_max as u64 > suspects_max { in_a_row / (suspects_max + 1) } else { 0 };
+    let sum = |n: u64| n * (n + 1) / 2;
+    let waits = SUSPECTS_PATIENCE_MS * sum(in_a_row) / suspects_max + OUTAGE_PATIENCE_MS * sum(outages);
+    // A wait ends with the pause that is under way. Pauses double, so that is at most as long as the wait.
+    let waits = waits + waits.min(in_a_row * settings.pause_longest_ms);
+    failing.div_ceil(in_a_row.max(1)) * waits
+}
+
+/// How long the first batch with so many failing keys is waited for while nothing gets through.
+fn patience_ms(failing: u64, suspects_max: u64) -> u64 {
+    let suspects_ms = SUSPECTS_PATIENCE_MS * failing / suspects_max.max(1);
+    if failing <= suspects_max { suspects_ms } else { suspects_ms.clamp(OUTAGE_PATIENCE_MS, PATIENCE_MAX_MS) }
+}
+
+/// A transaction that fails or is in doubt is halved until the event is found. Each try is checked with an empty one, and
+/// where it is in doubt the sink is taken over again. Between two batches all parked events that are due are tried again,
+/// each time later.
+fn halved(plan: &Plan) -> u64 {
+    let settings = &plan.settings;
+    let most = settings.batch_max.min(plan.appends.len());
+    let again = plan.faults.iter().filter(|fault| matches!(fault, Fault::RetryAll { .. })).count() as u64;
+    let retries = u64::from((RETRY_LONGEST_MS / settings.retry_ms).ilog2() + 2) * (1 + again);
+    let halvings = u64::from(most.next_power_of_two().ilog2()) + u64::from(settings.tries_max) + 2 * retries;
+    plan.failing_keys() as u64 * halvings * (3 * (settings.call_ms + 5) + settings.pause_first_ms)
+}
+
+/// How long a key that was parked for so long may wait for its next try: pauses double from the first to the longest.
+fn next_try_ms(plan: &Plan, parked_ms: u64) -> u64 {
+    let first_ms = plan.settings.retry_ms;
+    (2 * (parked_ms + first_ms)).min(first_ms.max(RETRY_LONGEST_MS))
 }
 
 /// When something disturbs everything: nothing is asked of these times. With what it takes to get going again.
 fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
     let settings = &plan.settings;
-    // Healthy keys may have been parked meanwhile, and are tried again after a pause that may have grown to the longest.
-    let parked_ms = settings.retry_ms.max(RETRY_LONGEST_MS);
     let taken_over = 3 * settings.lease_ms + 2 * settings.pause_longest_ms + 2_000;
     let spans = plan.faults.iter().filter_map(|fault| match fault {
         Fault::SinkDown { at_ms, for_ms, .. }
@@ -52,7 +100,8 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
         | Fault::SinkSlow { at_ms, for_ms, .. }
         | Fault::OutboxDown { at_ms, for_ms }
         | Fault::OutboxSilent { at_ms, for_ms } => {
-            Some((*at_ms, at_ms + for_ms + parked_ms + taken_over + 10_000))
+            // Healthy keys may have been parked meanwhile.
+            Some((*at_ms, at_ms + for_ms + next_try_ms(plan, *for_ms) + taken_over))
         }
         Fault::Crash { at_ms, down_ms, .. } | Fault::Stop { at_ms, down_ms, .. } => {
             Some((*at_ms, at_ms + down_ms + taken_over))
@@ -64,7 +113,7 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
         | Fault::Refused { .. }
         | Fault::RetryAll { .. } => None,
         // When that happens is known when it has.
-        Fault::CrashInCall { .. } | Fault::StallInCall { .. } => None,
+        Fault::CrashInCall { .. } | Fault::StallInCall { .. } | Fault::LateDone { .. } => None,
     });
     let struck = strikes.iter().map(|strike| (strike.at_ms, strike.at_ms + strike.for_ms + taken_over));
     let mut spans: Vec<(u64, u64)> = spans.chain(struck).collect();

@@ -10,6 +10,12 @@ fn one_of<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 
 /// Draws a plan.
 pub(super) fn draw(rng: &mut Rng) -> Plan {
+    match rng.u8(..32) {
+        0 | 1 => return overtaken(rng),
+        2 => return in_front(rng),
+        3 => return fenced(rng),
+        _ => {}
+    }
     let settings = settings(rng);
     let appends = appends(rng);
     let mut plan = Plan { settings, appends, faults: Vec::new() };
@@ -53,6 +59,57 @@ fn appends(rng: &mut Rng) -> Vec<Append> {
         appends.push(Append { at_ms, key, topic, twin });
     }
     appends
+}
+
+/// A relay reads a batch with an event that is held behind a parked key, and says `done` so late that another has taken over,
+/// freed the key, and is at the same batch.
+fn overtaken(rng: &mut Rng) -> Plan {
+    let settings = Settings {
+        exactly_once: false,
+        relays: 2,
+        partitions: 1,
+        batch_max: 2,
+        tries_max: 1,
+        suspects_max: 8,
+        lease_ms: 1_000,
+        retry_ms: one_of(rng, &[1_000, 5_000]),
+        ..settings(rng)
+    };
+    let append = |key| Append { at_ms: 0, key: Some(key), topic: 0, twin: false };
+    let mut appends: Vec<Append> = [0, 1, 0, 2].into_iter().map(append).collect();
+    appends.extend((0..rng.u8(..6)).map(append));
+    let faults = vec![
+        Fault::KeyFails { key: 0, at_ms: 0, for_ms: Some(rng.u64(100..5_000)), how: How::NotPublished },
+        Fault::SinkSlow { at_ms: 0, for_ms: 60_000, by_ms: one_of(rng, &[1_000, 3_000, 8_000]) },
+        Fault::LateDone { done: 2, by_ms: rng.u64(2_000..20_000) },
+    ];
+    Plan { settings, appends, faults }
+}
+
+/// Exactly once, a relay stands still in its transaction for so long that another takes over, and wakes up with its own open.
+fn fenced(rng: &mut Rng) -> Plan {
+    let settings = Settings {
+        exactly_once: true,
+        relays: 2,
+        partitions: 1,
+        batch_max: 2,
+        lease_ms: 1_000,
+        ..settings(rng)
+    };
+    let append = |n: u8| Append { at_ms: 500 * u64::from(n), key: Some(n % 3), topic: 0, twin: false };
+    let appends = (0..20).map(append).collect();
+    let faults = vec![Fault::StallInCall { call: rng.u64(1..=4), for_ms: rng.u64(3_000..8_000) }];
+    Plan { settings, appends, faults }
+}
+
+/// Many keys of a destination that is away stand in front of an event of another.
+fn in_front(rng: &mut Rng) -> Plan {
+    let settings = Settings { exactly_once: false, relays: 1, partitions: 1, ..settings(rng) };
+    let append = |key, topic| Append { at_ms: 0, key: Some(key), topic, twin: false };
+    let mut appends: Vec<Append> = (0..rng.u8(1..=50)).map(|key| append(key, 0)).collect();
+    appends.push(append(59, 1));
+    let how = one_of(rng, &[How::NotPublished, How::InDoubt]);
+    Plan { settings, appends, faults: vec![Fault::TopicFails { topic: 0, at_ms: 0, for_ms: None, how }] }
 }
 
 fn how(rng: &mut Rng) -> How {
@@ -132,6 +189,12 @@ fn faults(rng: &mut Rng, plan: &Plan) -> Vec<Fault> {
         for _ in 0..rng.usize(1..=2) {
             let for_ms = one_of(rng, &[500, 6_000, 20_000]);
             faults.push(Fault::StallInCall { call: rng.u64(1..=30), for_ms });
+        }
+    }
+    if rng.u8(..100) < 20 {
+        for _ in 0..rng.usize(1..=2) {
+            let by_ms = one_of(rng, &[500, 6_000, 20_000]);
+            faults.push(Fault::LateDone { done: rng.u64(1..=20), by_ms });
         }
     }
     if rng.u8(..100) < 20 {

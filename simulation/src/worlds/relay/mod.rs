@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use crate::stage::Stage;
 use crate::world::{Violation, World};
@@ -81,7 +80,6 @@ fn actions(plan: &Plan) -> Vec<(u64, Action)> {
 
 /// An event of the plan. Its payload is its number, its id too unless it is a twin.
 fn event(number: usize, append: &Append) -> Result<Event, Violation> {
-    let id = if append.twin { number } else { number + 1 };
     let event =
         Event::new(&format!("t{}", append.topic), "made", number.to_string()).and_then(|event| match append
             .key
@@ -90,7 +88,7 @@ fn event(number: usize, append: &Append) -> Result<Event, Violation> {
             None => Ok(event),
         });
     let event = event.map_err(|error| Violation::new("the plan makes sense", error.to_string()))?;
-    Ok(event.with_id(Uuid::from_u128(id as u128)))
+    Ok(event.with_id(plan::id(number, append.twin)))
 }
 
 impl World for RelayWorld {
@@ -102,6 +100,7 @@ impl World for RelayWorld {
         "doubt_is_a_confirm",
         "parks_no_key",
         "batch_not_written_down",
+        "done_is_not_fenced",
         "old_transactions_commit",
         "position_forgets_what_is_left_out",
         "leases_never_end",
@@ -132,6 +131,8 @@ impl World for RelayWorld {
         ("stalls in a call", 100),
         ("takeovers", 200),
         ("relays stopped", 50),
+        ("late dones", 50),
+        ("late dones that were fenced", 10),
         ("relays fenced by the sink", 2),
         ("calls that were fenced", 100),
         ("retries of all that is parked", 200),
@@ -178,7 +179,8 @@ impl World for RelayWorld {
                     }
                 }
             }
-            let (first, strikes) = (broker.first(), broker.strikes());
+            let first = broker.first();
+            let strikes = [broker.strikes(), outbox.strikes()].concat();
             if strikes.len() > struck {
                 struck = strikes.len();
                 deadlines = bound::deadlines(plan, &strikes);

@@ -10,6 +10,7 @@ use semel::relay::{Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Sett
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio::time::Instant;
 
+use super::broker::Strike;
 use super::plan::Fault;
 use super::tables::Tables;
 use crate::stage::Stage;
@@ -24,6 +25,14 @@ pub(super) struct Outbox {
     tables: Arc<Mutex<Tables>>,
     faults: Arc<Vec<Fault>>,
     lease: Duration,
+    late: Arc<Mutex<Late>>,
+}
+
+/// How often `done` was said, and which of it came late.
+#[derive(Default)]
+struct Late {
+    dones: u64,
+    strikes: Vec<Strike>,
 }
 
 impl Outbox {
@@ -33,7 +42,34 @@ impl Outbox {
             tables: Arc::new(Mutex::new(tables)),
             faults: Arc::new(faults.to_vec()),
             lease: Duration::from_millis(lease_ms),
+            late: Arc::default(),
         }
+    }
+
+    fn late(&self) -> MutexGuard<'_, Late> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The relays whose `done` came late.
+    pub(super) fn strikes(&self) -> Vec<Strike> {
+        self.late().strikes.clone()
+    }
+
+    /// How long the next `done` is on its way, if the plan says so.
+    fn done_is_late(&self) -> Option<Duration> {
+        let at_ms = self.tables().now_ms();
+        let mut late = self.late();
+        late.dones += 1;
+        let dones = late.dones;
+        let by_ms = self.faults.iter().find_map(|fault| match fault {
+            Fault::LateDone { done, by_ms } if *done == dones => Some(*by_ms),
+            _ => None,
+        })?;
+        late.strikes.push(Strike { at_ms, for_ms: by_ms });
+        drop(late);
+        self.stage.trace(format_args!("done {dones} is on its way to the outbox for {by_ms} ms"));
+        self.stage.count("late dones", 1);
+        Some(Duration::from_millis(by_ms))
     }
 
     pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
@@ -351,6 +387,13 @@ impl Source for SimulatedSource {
         if self.unsure {
             self.forget();
         }
+        let late = self.outbox.done_is_late();
+        if let Some(late) = late {
+            // A relay that dies meanwhile leaves it half way.
+            self.unsure = true;
+            tokio::time::sleep(late).await;
+            self.unsure = false;
+        }
         let done = match self.outstanding.take() {
             None => return self.fenced(),
             Some((batch, Origin::Chunk { partition, until, seqs })) => {
@@ -367,6 +410,11 @@ impl Source for SimulatedSource {
                 self.commit(move |tables| tables.retried(&epochs, &retried)).await?
             }
         };
+        if late.is_some() {
+            let stage = &self.outbox.stage;
+            stage.trace(format_args!("the late done is {}", if done { "taken" } else { "fenced" }));
+            stage.count("late dones that were fenced", u64::from(!done));
+        }
         if !done {
             return self.fenced();
         }

@@ -1,6 +1,11 @@
 //! What a seed decides: the settings, what is appended, and what goes wrong.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::tables::partition_of;
 
 /// What a seed decides.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -99,12 +104,29 @@ pub enum Fault {
     CrashInCall { call: u64, written: bool },
     /// The relay that makes this call to the sink stalls in it, before the broker has got the events.
     StallInCall { call: u64, for_ms: u64 },
+    /// This `done` of all relays is on its way to the outbox for so long: the lease may be over when it arrives.
+    LateDone { done: u64, by_ms: u64 },
     /// A relay is asked to stop and started again.
     Stop { relay: usize, at_ms: u64, down_ms: u64 },
     /// The lease of a partition ends in the table.
     LeaseEnds { partition: usize, at_ms: u64 },
     /// A person has all that is parked tried again.
     RetryAll { at_ms: u64 },
+}
+
+/// The id of an event: a twin has that of the event before it.
+pub(super) fn id(event: usize, twin: bool) -> Uuid {
+    Uuid::from_u128(if twin { event } else { event + 1 } as u128)
+}
+
+/// What is known of a batch before it is read.
+pub(super) struct BatchPlan {
+    /// Keys that fail at some time.
+    pub(super) failing: usize,
+    /// Whether any event of it never does.
+    pub(super) healthy: bool,
+    /// How often it is waited for: where an event parks only itself, the next of its key may be waited for anew.
+    pub(super) rounds: usize,
 }
 
 impl Plan {
@@ -144,6 +166,71 @@ impl Plan {
         names.sort_unstable();
         names.dedup();
         names.len()
+    }
+
+    /// Where all events are there from the beginning, in one partition, it is known which batches they are read in.
+    pub(super) fn batches_known(&self) -> Option<Vec<BatchPlan>> {
+        let known = self.settings.partitions == 1 && self.appends.iter().all(|append| append.at_ms == 0);
+        let events: Vec<usize> = (0..self.appends.len()).collect();
+        let failing = self.failing();
+        let batch = |batch: &[usize]| {
+            let mut keys: BTreeMap<String, usize> = BTreeMap::new();
+            for event in batch.iter().filter(|event| failing[**event].0) {
+                *keys.entry(self.key_of(*event)).or_default() += 1;
+            }
+            let each = if self.settings.parks_itself { keys.values().max().copied() } else { None };
+            BatchPlan {
+                failing: keys.len(),
+                healthy: batch.iter().any(|event| !failing[*event].0),
+                rounds: each.unwrap_or(1),
+            }
+        };
+        known.then(|| events.chunks(self.settings.batch_max).map(batch).collect())
+    }
+
+    /// Whether the sink does not even try some events.
+    pub(super) fn leaves_untried(&self) -> bool {
+        self.faults.iter().any(|fault| {
+            matches!(
+                fault,
+                Fault::KeyFails { how: How::NotTried, .. } | Fault::TopicFails { how: How::NotTried, .. }
+            )
+        })
+    }
+
+    /// Of each event whether it fails at some time, by itself or behind one of its key, and what it is parked as.
+    fn failing(&self) -> Vec<(bool, String)> {
+        let mut failing = BTreeSet::new();
+        let named = |event: usize| {
+            let alone = self.settings.parks_itself || self.appends[event].key.is_none();
+            let name = if alone { format!("event {event}") } else { self.key_of(event) };
+            let fails = self.fails_by_itself(event) || failing.contains(&name);
+            if fails {
+                failing.insert(name.clone());
+            }
+            (fails, name)
+        };
+        (0..self.appends.len()).map(named).collect()
+    }
+
+    /// Most keys in a row, of events that are read one after the other, that fail by themselves or stand behind one that
+    /// does: so many are waited for before something else shows that the sink works. Relays read partitions by turns.
+    pub(super) fn failing_in_a_row(&self) -> usize {
+        let partitions = self.settings.partitions;
+        let mut rows: Vec<Vec<(bool, String)>> = vec![Vec::new(); partitions];
+        for (event, failing) in self.failing().into_iter().enumerate() {
+            rows[partition_of(&self.key_of(event), partitions)].push(failing);
+        }
+        let distinct =
+            |run: &[(bool, String)]| run.iter().map(|(_, name)| name).collect::<BTreeSet<_>>().len();
+        let longest = |rows: &Vec<(bool, String)>| rows.split(|(fails, _)| !fails).map(distinct).max();
+        rows.iter().filter_map(longest).sum()
+    }
+
+    /// What orders an event and what it is parked with.
+    fn key_of(&self, event: usize) -> String {
+        let append = &self.appends[event];
+        append.key.map_or_else(|| id(event, append.twin).to_string(), |key| format!("k{key}"))
     }
 
     /// How often the events of a key change their topic: each time the later ones wait for a call of their own.
