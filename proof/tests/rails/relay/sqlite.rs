@@ -206,6 +206,23 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     assert!(!missing.may_retry(), "{missing}");
 }
 
+/// As after a restore that has left out the cursor, or SQLite's own count: what is new gets numbers that count as published.
+#[tokio::test]
+async fn a_cursor_ahead_of_all_numbers_stops_it_until_a_person_decides() {
+    let (_directory, path, outbox) = file();
+    append(&path, &[("a", "1"), ("a", "2")]);
+    let mut source = outbox.source();
+    assert_eq!(drained(&mut source).await, ["1", "2"]);
+    source.leave().await.unwrap();
+    let restored = "DELETE FROM semel_outbox; DELETE FROM sqlite_sequence WHERE name = 'semel_outbox'";
+    connect(&path).execute_batch(restored).unwrap();
+    append(&path, &[("a", "3")]);
+    let refused = outbox.source().next().await.unwrap_err();
+    assert!(refused.to_string().contains("semel outbox rebase") && !refused.may_retry(), "{refused}");
+    outbox.rebase(Rebase::Everything).await.unwrap();
+    assert_eq!(drained(&mut outbox.source()).await, ["3"]);
+}
+
 /// Services in other languages write what they like: an id that is no UUID becomes one, always the same.
 #[tokio::test]
 async fn an_id_that_is_no_uuid_stops_nobody_and_can_be_skipped() {

@@ -94,6 +94,16 @@ fn no_outbox(place: &str) -> crate::store::StoreError {
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
 }
 
+/// New events would get numbers that count as published.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+fn ahead() -> super::source::SourceError {
+    use crate::store::{ErrorKind, Fate, StoreError};
+    let message = "the outbox's cursor is ahead of every event that was ever appended here: the events were restored from \
+                   a backup and the cursor was not, or the count of events was lost; find out, then say where to go on with \
+                   `semel outbox rebase`";
+    StoreError::new(ErrorKind::Lost, Fate::NotApplied, message).into()
+}
+
 /// The lanes that fall to one of so many relays.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 fn share(place: usize, relays: usize) -> Vec<i16> {

@@ -232,3 +232,24 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     assert_eq!(all().await, ["2"]);
     world.end().await;
 }
+
+/// As after a restore of the events without the cursor: what is new gets numbers that count as published.
+#[tokio::test]
+async fn a_cursor_ahead_of_all_numbers_stops_it_until_a_person_decides() {
+    let Some(world) = World::new(SERVER).await else { return };
+    world.append(&[("a", "1"), ("a", "2"), ("a", "3")]).await;
+    let mut source = world.outbox.source();
+    assert_eq!(drained(&mut source).await, ["1", "2", "3"]);
+    world.pool.execute("DELETE FROM semel_outbox").await.unwrap();
+    world.pool.execute("UPDATE semel_outbox_part SET n = 0").await.unwrap();
+    world.append(&[("a", "4")]).await;
+    // One that runs notices, and one that starts.
+    let noticed = source.keep().await.unwrap_err();
+    let refused = world.outbox.source().next().await.unwrap_err();
+    for error in [noticed, refused] {
+        assert!(error.to_string().contains("semel outbox rebase") && !error.may_retry(), "{error}");
+    }
+    world.outbox.rebase(Rebase::Everything).await.unwrap();
+    assert_eq!(drained(&mut world.outbox.source()).await, ["4"]);
+    world.end().await;
+}

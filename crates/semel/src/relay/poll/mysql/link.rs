@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::poll::{LANES, known_version, no_outbox, share};
+use crate::relay::poll::{LANES, ahead, known_version, no_outbox, share};
 use crate::relay::source::{Lag, Lineage, Pruned, Rebase, SourceError};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -22,7 +22,9 @@ const NO_SUCH_TABLE: u16 = 1146;
 /// Whose tables these are, what the cursors say of that, and whether this is a place to write.
 const START: &str =
     "SELECT CONVERT(m.lineage USING utf8mb4), CONVERT(c.lineage USING utf8mb4), @@global.read_only,
-     CAST(m.version AS SIGNED)
+     CAST(m.version AS SIGNED),
+     (SELECT COUNT(*) FROM semel_outbox_cursor s JOIN semel_outbox_part p ON p.part = s.part
+      WHERE s.after_n > p.n OR s.until_n > p.n)
      FROM semel_outbox_meta m LEFT JOIN semel_outbox_cursor c ON c.lineage IS NOT NULL
      GROUP BY m.lineage, c.lineage, m.version";
 
@@ -82,6 +84,9 @@ impl Link {
                     return Err(SourceError::Lineage { stored, found: one });
                 }
                 _ => link.lineage = found,
+            }
+            if get::<i64>(row, 4)? != 0 {
+                return Err(ahead());
             }
             if get::<i64>(row, 2)? != 0 {
                 let message = format!("{} is read-only, a replica perhaps; name the primary", outbox.server);
@@ -146,7 +151,10 @@ impl Link {
                  ON DUPLICATE KEY UPDATE lease_until = VALUES(lease_until);
              DELETE FROM semel_outbox_relay WHERE lease_until < {NOW} - 3600000;
              SELECT CONVERT(id USING utf8mb4) FROM semel_outbox_relay WHERE lease_until > {NOW} AND id <> {me};
-             SELECT CONVERT(lineage USING utf8mb4) FROM semel_outbox_meta",
+             SELECT CONVERT(lineage USING utf8mb4),
+                    (SELECT COUNT(*) FROM semel_outbox_cursor s JOIN semel_outbox_part p ON p.part = s.part
+                     WHERE s.after_n > p.n OR s.until_n > p.n)
+             FROM semel_outbox_meta",
             ms = lease.as_millis()
         );
         let mut brought = self.run(text).await?.into_iter().skip(2);
@@ -155,13 +163,16 @@ impl Link {
         }
         let others = brought.next().unwrap_or_default().rows;
         self.others = others.iter().map(|row| get(row, 0)).collect::<Result<_, _>>()?;
-        let found: String = match brought.next().unwrap_or_default().rows.first() {
-            Some(row) => get(row, 0)?,
-            None => String::new(),
+        let (found, is_ahead): (String, bool) = match brought.next().unwrap_or_default().rows.first() {
+            Some(row) => (get(row, 0)?, get::<i64>(row, 1)? != 0),
+            None => (String::new(), false),
         };
         if found != self.lineage {
             let [stored, found] = [&self.lineage, &found].map(|text| Lineage::read(text));
             return Err(SourceError::Lineage { stored, found });
+        }
+        if is_ahead {
+            return Err(ahead());
         }
         self.heard = true;
         self.ours_until = asked + lease * 7 / 8;

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, Trans
 
 use crate::relay::poll::aside::{Aside, Retried, Tried};
 use crate::relay::poll::row::{Columns, Texts, named};
-use crate::relay::poll::{Bounds, OF_KEY_MAX, known_version};
+use crate::relay::poll::{Bounds, OF_KEY_MAX, ahead, known_version};
 use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -48,6 +48,7 @@ impl Table {
         let (found, stored) = (Lineage::read(&found), stored.map(|text| Lineage::read(&text)));
         match stored {
             Some(stored) if !stored.matches(&found) => Err(SourceError::Lineage { stored, found }),
+            _ if table.is_ahead()? => Err(ahead()),
             _ => Ok(table),
         }
     }
@@ -59,6 +60,15 @@ impl Table {
         let (found, stored, version) = self.told(read)?;
         known_version(version)?;
         Ok((found, stored))
+    }
+
+    /// Whether the cursor is beyond every number that was ever given to an event here.
+    fn is_ahead(&self) -> Result<bool, SourceError> {
+        let query = "SELECT max(after_seq, coalesce(until_seq, 0)) > max(
+                         coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), 0),
+                         coalesce((SELECT max(seq) FROM semel_outbox), 0))
+                     FROM semel_outbox_cursor";
+        self.told(self.connection.query_row(query, [], |row| row.get(0)))
     }
 
     fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, SourceError> {
