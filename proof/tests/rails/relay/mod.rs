@@ -4,6 +4,7 @@
 mod chaos;
 mod cursor;
 pub(crate) mod exactly_once;
+mod lease;
 mod mysql;
 mod ownership;
 mod parked;
