@@ -10,6 +10,7 @@ mod ownership;
 mod parked;
 mod plans;
 mod planted;
+mod pooled;
 mod prune;
 pub(crate) mod sink;
 mod sqlite;
