@@ -15,5 +15,6 @@ mod once;
 mod phases;
 mod phases_mysql;
 mod planted;
+mod pooled;
 mod store;
 mod world;
