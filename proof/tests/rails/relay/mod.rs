@@ -6,6 +6,7 @@ mod cursor;
 pub(crate) mod exactly_once;
 mod lease;
 mod mysql;
+mod order;
 mod ownership;
 mod parked;
 mod plans;
