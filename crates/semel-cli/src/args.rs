@@ -270,6 +270,7 @@ Examples:
   semel migrate --print > schema.sql
   semel migrate --outbox postgres://owner@db/payments
   semel migrate --outbox postgres://owner@db/payments --print > migrations/0007_outbox.sql
+  semel migrate --outbox postgres://owner@db/payments --strict-order
   semel migrate --inbox postgres://owner@db/mail
   semel migrate --new-lineage                         after an older backup was restored behind a cache")]
 pub(crate) struct Migrate {
@@ -282,9 +283,21 @@ pub(crate) struct Migrate {
     /// The tables of the inbox, in the database this URL names, instead of a store's
     #[arg(long, value_name = "URL", conflicts_with_all = ["new_lineage", "outbox"])]
     pub(crate) inbox: Option<String>,
+    /// Whether PostgreSQL keeps the order of a key although a transaction appends before it locks the row: a lock on the key
+    /// until the commit; `--strict-order=off` takes it away again
+    #[arg(long, value_name = "on|off", value_enum, requires = "outbox", num_args = 0..=1, require_equals = true,
+          default_missing_value = "on")]
+    pub(crate) strict_order: Option<Switch>,
     /// The data are others now (an older backup was restored): what a cache has of them does not count any more
     #[arg(long, conflicts_with = "print")]
     pub(crate) new_lineage: bool,
+}
+
+/// On or off.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 /// Look after a store in Redis

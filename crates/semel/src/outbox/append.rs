@@ -80,6 +80,12 @@ pub enum AppendError {
 
 /// Appends an event in the caller's transaction. One whose idempotency key was used before is refused.
 ///
+/// **Append after you hold the row that the event is about, last before the commit.** Events of a key are published in the
+/// order in which they were appended. A transaction that appends first and locks the row later may be overtaken by one that
+/// has the row meanwhile: the last event that is published then contradicts the row. Polling PostgreSQL cannot notice it;
+/// [`strict_order`](super::strict_order) makes it a deadlock. On MySQL and MariaDB it is a deadlock anyway, SQLite has one
+/// writer, and a relay that reads PostgreSQL's log goes by the order of commits.
+///
 /// ```no_run
 /// # #[cfg(feature = "sqlx-postgres")] {
 /// use semel::outbox::{Event, append_tx};
@@ -98,7 +104,7 @@ pub async fn append_tx<X: Tx>(tx: &mut X, event: &Event) -> Result<(), AppendErr
     append_all_tx(tx, std::slice::from_ref(event), Duplicates::Refuse).await.map(drop)
 }
 
-/// Appends events in their order, and says for each what became of it.
+/// Appends events in their order, and says for each what became of it. When to append is said at [`append_tx`].
 ///
 /// On MySQL whoever appends keeps others from appending to the same parts (of sixteen, by key) until the commit. The events
 /// of one call take them in one order, so calls with several keys do not deadlock each other. Several calls in one

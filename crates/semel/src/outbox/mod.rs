@@ -7,6 +7,9 @@
 //! A row in a table instead of a message to a broker: a crash between commit and publishing loses nothing, and a
 //! rollback tells nobody. What the relay makes of it is its own matter; what it is given is in [`append_tx`]'s hands.
 //! Services in other languages insert into `semel_outbox` themselves: the columns are in the [`schema`].
+//!
+//! **Append last**: after you hold the row that the event is about, just before the commit. Events of a key are published in
+//! the order in which they were appended, and only a lock on that row makes this the order of commits. See [`append_tx`].
 
 mod append;
 mod event;
@@ -19,7 +22,7 @@ pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MA
 #[cfg(feature = "sqlite")]
 pub use crate::tx::tables::sqlite_path;
 
-use crate::store::{Migrated, StoreError};
+use crate::store::{ErrorKind, Fate, Migrated, StoreError};
 use crate::tx::driver::Dialect;
 use crate::tx::tables::Tables;
 
@@ -55,6 +58,38 @@ const TABLES: Tables = Tables {
 /// ```
 pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
     TABLES.migrate(url).await
+}
+
+/// Whether PostgreSQL itself keeps the order of a key: switched on or off, in the outbox a URL names. Tables that are not
+/// there are made, as [`migrate`] does.
+///
+/// A polled outbox publishes the events of a key in the order in which they were appended. That is the order of commits
+/// where an event is appended while the row it is about is locked (see [`append_tx`]). Switched on, a trigger takes a lock on
+/// the event's key until the transaction has ended, so that it is the order of commits in any case: a transaction that
+/// appends first and locks the row later does not overtake another, it is ended by PostgreSQL as a deadlock (40P01; run it
+/// again). What it costs is in `docs/outbox.md`.
+///
+/// Only for PostgreSQL. In MySQL and MariaDB an append holds the counter of its part until the commit, SQLite has one
+/// writer, and a relay that reads PostgreSQL's log goes by the order of commits.
+///
+/// Switching waits for transactions that are appending, for as long as `statement_timeout` in the URL says (10 s), and
+/// whoever appends meanwhile waits behind it.
+pub async fn strict_order(url: &str, on: bool) -> Result<Migrated, StoreError> {
+    let sql = strict_order_schema(dialect(url)?, on)?;
+    TABLES.migrate_and(url, sql).await
+}
+
+/// What [`strict_order`] runs, for your own migrations.
+pub fn strict_order_schema(dialect: Dialect, on: bool) -> Result<&'static str, StoreError> {
+    match dialect {
+        Dialect::Postgres if on => Ok(include_str!("sql/postgres_strict_order.sql")),
+        Dialect::Postgres => Ok(include_str!("sql/postgres_strict_order_off.sql")),
+        Dialect::Mysql | Dialect::Sqlite => Err(StoreError::new(
+            ErrorKind::Misconfigured,
+            Fate::NotApplied,
+            "strict order is for PostgreSQL: MySQL, MariaDB and SQLite keep the order of commits without it; leave it out",
+        )),
+    }
 }
 
 /// Which kind of database a URL names, if an outbox can be in it.

@@ -6,11 +6,14 @@
 mod chaos;
 mod cursor;
 pub(crate) mod exactly_once;
+mod lease;
 mod mysql_world;
+mod order;
 mod ownership;
 mod parked;
 mod plans;
 mod planted;
+mod pooled;
 mod prune;
 pub(crate) mod sink;
 pub(crate) mod sqlite;

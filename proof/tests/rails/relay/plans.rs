@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Its port may be taken by somebody else before it listens there: then it has another.
-fn pooler(server: &str, user: &str) -> Pooler {
+pub fn pooler(server: &str, user: &str) -> Pooler {
     for _ in 0..4 {
         if let Ok(pooler) = Pooler::start(server, user) {
             return pooler;
@@ -110,6 +110,76 @@ async fn costs(pooler: bool, fresh: bool) {
     }
     let rows = reader.cost(1).await;
     assert!(rows <= 1_000, "{rows} rows are read for 50 events");
+    reader.end().await;
+    world.end().await;
+}
+
+/// A transaction of many events that was under way when a window began, and has committed since. Others appended meanwhile.
+async fn late(client: &Client, world: &Postgres, reader: &Reader<'_>, rows: i64) {
+    let bulk = world.connect().await;
+    let half = format!(
+        "INSERT INTO semel_outbox (topic, type, key, payload)
+         SELECT 't', 'made', 'k' || n % 500, convert_to(repeat('x', 256), 'UTF8') FROM generate_series(1, {}) n",
+        rows / 2
+    );
+    bulk.batch_execute(&format!("BEGIN; {half}")).await.unwrap();
+    // The snapshot of this look is where the next window begins.
+    client.batch_execute(&insert("a", "before")).await.unwrap();
+    reader.cost(1).await;
+    client.batch_execute(&insert("a", "between")).await.unwrap();
+    bulk.batch_execute(&format!("{half}; COMMIT")).await.unwrap();
+    client.batch_execute(&insert("a", "after")).await.unwrap();
+}
+
+async fn late_costs(pooler: bool) {
+    let Some(world) = Postgres::new().await else { return };
+    let reader = Reader::new(&world, pooler).await;
+    let client = world.connect().await;
+    late(&client, &world, &reader, MANY).await;
+    let (few, more) = (reader.cost(2).await, reader.cost(12).await);
+    let each = (more - few) / 10;
+    assert!(each <= 3 * BATCH as i64, "{each} rows are read for a batch of {BATCH}");
+    // Also where it was appended last of all, behind what the others did.
+    let rows = reader.cost((MANY as usize + 2) / BATCH - 13).await;
+    assert!(rows <= 4 * MANY + 20_000, "{rows} rows are read for the rest");
+    reader.end().await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_chunk_of_a_late_transaction_costs_what_is_in_it() {
+    late_costs(false).await;
+}
+
+#[tokio::test]
+async fn a_chunk_of_a_late_transaction_costs_what_is_in_it_behind_a_pooler() {
+    late_costs(true).await;
+}
+
+/// `SEMEL_MESSAGES`: how many events the late transaction has.
+#[tokio::test]
+#[ignore = "prove: a large transaction, to see how long it takes"]
+async fn a_large_late_transaction_is_published() {
+    let Some(world) = Postgres::new().await else { return };
+    let rows = std::env::var("SEMEL_MESSAGES").ok().and_then(|rows| rows.parse().ok()).unwrap_or(200_000_i64);
+    let reader = Reader::new(&world, false).await;
+    let client = world.connect().await;
+    late(&client, &world, &reader, rows).await;
+    let mut source = world.outbox().await.source();
+    let (mut told, mut last) = (0, 0);
+    let began = std::time::Instant::now();
+    let mut first = None;
+    while let Some(batch) = source.next().await.unwrap() {
+        first.get_or_insert(began.elapsed());
+        let settled = vec![Settled::Confirmed; batch.events.len()];
+        (told, last) = (told + settled.len(), last + 1);
+        source.done(&settled).await.unwrap();
+    }
+    let took = began.elapsed();
+    // The one before came twice at most: it was published already.
+    assert_eq!(told as i64, rows + 2);
+    println!("figures: {told} events of a late transaction in {last} batches: first {first:?}, all {took:?}");
+    source.leave().await.unwrap();
     reader.end().await;
     world.end().await;
 }

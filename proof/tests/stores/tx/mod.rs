@@ -13,6 +13,7 @@ pub(crate) mod mysql_world;
 mod once;
 mod phases;
 mod planted;
+mod pooled;
 mod store;
 mod world;
 

@@ -21,6 +21,9 @@ use super::tls::Connector;
 /// How much longer than the server we wait for a statement: the server's word is better than our guess.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// What a transaction of ours begins with behind a pooler whose sessions do not wait for the disk.
+const RAISE: &str = "SET LOCAL synchronous_commit = on";
+
 /// How long the server may take to hear that a connection ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -73,13 +76,16 @@ impl Connections {
 
     /// All that is said to the server first. Others may wait for this one, so nothing of it is without a bound.
     async fn set_up(&self) -> Result<(Session, Probe), Trouble> {
-        let (session, mut probe) = self.any_session().await?;
+        let (mut session, probe) = self.any_session().await?;
         if probe.in_recovery || probe.read_only {
             return Err(Trouble::ReadOnly);
         }
-        if probe.synchronous_commit == "off" && session.path == Path::Direct {
-            session.client.batch_execute("SET synchronous_commit = on").await?;
-            probe.raised_synchronous_commit = true;
+        if probe.synchronous_commit == "off" {
+            match session.path {
+                Path::Direct => session.client.batch_execute("SET synchronous_commit = on").await?,
+                // There a setting lasts as long as a transaction.
+                Path::Pooled => session.raises = true,
+            }
         }
         Ok((session, probe))
     }
@@ -121,6 +127,7 @@ impl Connections {
             client,
             path: Path::Direct,
             prepares: true,
+            raises: false,
             patience: self.options.statement_timeout + GRACE,
             spent: AtomicBool::new(false),
             prepared: Mutex::default(),
@@ -185,6 +192,8 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) path: Path,
     prepares: bool,
+    /// Each statement has a transaction of its own that waits for the disk.
+    raises: bool,
     patience: Duration,
     /// It is open still, and of no use: what is under way on it never ended.
     spent: AtomicBool,
@@ -195,6 +204,11 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn is_open(&self) -> bool {
         !self.client.is_closed() && !self.spent.load(Ordering::Relaxed)
+    }
+
+    /// What a transaction that is made by hand has to begin with, if anything.
+    pub(crate) fn raise(&self) -> Option<&'static str> {
+        self.raises.then_some(RAISE)
     }
 
     /// Ends the connection in order: the server hears of it.
@@ -211,12 +225,15 @@ impl Session {
 
     /// Carries out one statement, in one trip, within a bound.
     pub(crate) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        if self.raises {
+            return self.query_under(RAISE, sql, values).await;
+        }
         self.bounded(self.send(sql, values)).await
     }
 
     /// As [`query`](Self::query), in a transaction of its own that begins with `settings`, still in one trip. What else is to be had behind
-    /// a pooler, where a setting lasts as long as a transaction. Cancelled, the transaction may stay open: the session is
-    /// to be dropped then.
+    /// a pooler, where a setting lasts as long as a transaction. Never prepared: that would be a trip before the statement,
+    /// and the transaction would have ended by then.
     pub(crate) async fn query_under(
         &self,
         settings: &str,
@@ -229,7 +246,7 @@ impl Session {
             let (begun, rows, ended) = tokio::join!(
                 biased;
                 self.client.batch_execute(&begin),
-                self.send(sql, values),
+                self.send_whole(sql, values),
                 self.client.batch_execute("COMMIT"),
             );
             begun?;
@@ -258,11 +275,15 @@ impl Session {
         answered
     }
 
+    async fn send_whole(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+            values.iter().copied().zip(sql.types.iter().cloned()).collect();
+        Ok(self.client.query_typed(sql.text, &typed).await?)
+    }
+
     async fn send(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
         if !self.prepares {
-            let typed: Vec<(&(dyn ToSql + Sync), Type)> =
-                values.iter().copied().zip(sql.types.iter().cloned()).collect();
-            return Ok(self.client.query_typed(sql.text, &typed).await?);
+            return self.send_whole(sql, values).await;
         }
         let known = self.lock().get(sql.text).cloned();
         let statement = match known {

@@ -24,7 +24,6 @@ pub(crate) struct Probe {
     pub(super) in_recovery: bool,
     pub(super) read_only: bool,
     pub(super) synchronous_commit: String,
-    pub(super) raised_synchronous_commit: bool,
     pub(super) isolation: String,
     pub(super) schema: Option<String>,
     fsync: bool,
@@ -43,7 +42,6 @@ impl Probe {
             in_recovery: is(1, "t"),
             read_only: is(2, "on"),
             synchronous_commit: text(3).unwrap_or_default(),
-            raised_synchronous_commit: false,
             fsync: is(4, "on"),
             full_page_writes: is(5, "on"),
             isolation: text(6).unwrap_or_default(),
@@ -67,22 +65,15 @@ impl Probe {
                     .into(),
             );
         }
-        let asynchronous = self.synchronous_commit == "off" && !self.raised_synchronous_commit;
-        if self.raised_synchronous_commit {
-            warnings.push("synchronous_commit is off; semel sets it to on for its own connections".into());
-        } else if asynchronous {
-            warnings.push(
-                "synchronous_commit is off and cannot be set behind a pooler: a crash of the server may lose \
-                 what was acknowledged; say ALTER ROLE … SET synchronous_commit = on"
-                    .into(),
-            );
+        if self.synchronous_commit == "off" {
+            warnings.push("synchronous_commit is off; semel sets it to on for its own transactions".into());
         }
         if self.version_number < VERSION_MIN {
             warnings.push(format!("PostgreSQL {} is older than 13, which semel is made for", self.version));
         }
         Settings {
             version: self.version.clone(),
-            durable: self.fsync && !asynchronous,
+            durable: self.fsync,
             pooled: path == Path::Pooled,
             synchronous_commit: self.synchronous_commit.clone(),
             warnings,

@@ -71,6 +71,16 @@ impl DriverError {
         Self { kind, message: message.to_owned(), source: Some(source.into()) }
     }
 
+    /// One of a driver's, with words of its own.
+    #[cfg(feature = "sqlx-postgres")]
+    pub(super) fn because(
+        message: &str,
+        kind: DriverErrorKind,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self { kind, message: message.to_owned(), source: Some(source.into()) }
+    }
+
     pub(super) fn unexpected(column: usize, wanted: &str, found: Option<&Value>) -> Self {
         let found = match found {
             None => "nothing",

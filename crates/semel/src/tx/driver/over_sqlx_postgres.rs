@@ -9,6 +9,10 @@ use sqlx::{Column, Connection, Either, Executor, PgConnection, Postgres, Row as 
 use super::error::kind_of_sqlstate;
 use super::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Statement, Tx, Value};
 
+/// A prepared statement is missing, or is there already (26000, 42P05).
+const POOLED: &str = "prepared statements are mixed up, as behind a pooler in transaction mode: open the connections with \
+                      PgConnectOptions::statement_cache_capacity(0), and say persistent(false) for queries of your own";
+
 impl Lend for PgConnection {
     type Lent<'l> = &'l mut PgConnection;
 }
@@ -24,9 +28,12 @@ impl Tx for PgConnection {
         Connection::is_in_transaction(self)
     }
 
-    /// Prepared once per connection, by sqlx.
+    /// Prepared once per connection, by sqlx, as the caller's own statements are. Where sqlx keeps none of those (a cache
+    /// of 0, for PgBouncer in transaction mode), ours have no name either: sqlx would give them one all the same, and another
+    /// connection's may have it on the session that a transaction gets.
     async fn run(&mut self, statement: Statement) -> Result<Rows, DriverError> {
-        let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind);
+        let keeps = Connection::cached_statements_size(self) > 0;
+        let query = statement.values.into_iter().fold(sqlx::query(statement.text), bind).persistent(keeps);
         let mut rows = Rows::default();
         let mut stream = self.fetch_many(query);
         while let Some(part) = stream.try_next().await.map_err(explain)? {
@@ -95,5 +102,9 @@ fn explain(error: sqlx::Error) -> DriverError {
         sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => DriverErrorKind::Unreadable,
         _ => DriverErrorKind::Other,
     };
+    let code = error.as_database_error().and_then(|told| told.code());
+    if matches!(code.as_deref(), Some("26000" | "42P05")) {
+        return DriverError::because(POOLED, kind, error.to_string());
+    }
     DriverError::of(kind, error.to_string())
 }

@@ -30,10 +30,16 @@ pub(crate) struct Tables {
 impl Tables {
     /// Makes them, or what they lack. Of several that do so at once, one does it.
     pub(crate) async fn migrate(&self, url: &str) -> Result<Migrated, StoreError> {
+        self.migrate_and(url, "").await
+    }
+
+    /// The same, and runs this in the same transaction. PostgreSQL only: elsewhere it is left out.
+    #[cfg_attr(not(feature = "postgres"), allow(unused_variables))]
+    pub(crate) async fn migrate_and(&self, url: &str, more: &str) -> Result<Migrated, StoreError> {
         let dialect = self.dialect(url)?;
         let before = match dialect {
             #[cfg(feature = "postgres")]
-            Dialect::Postgres => postgres::bring_up(self, url).await?,
+            Dialect::Postgres => postgres::bring_up(self, url, more).await?,
             #[cfg(feature = "mysql")]
             Dialect::Mysql => mysql::bring_up(self, url).await?,
             #[cfg(feature = "sqlite")]

@@ -11,7 +11,7 @@ use crate::store::postgres::lock::MIGRATION;
 use crate::store::postgres::schema::one;
 use crate::tx::driver::Dialect;
 
-pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
+pub(super) async fn bring_up(tables: &Tables, url: &str, more: &str) -> Result<u32, StoreError> {
     let connections =
         Connections::new(PostgresOptions::from_url(url)?).map_err(|trouble| trouble.not_applied())?;
     let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
@@ -24,6 +24,7 @@ pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreErr
     for step in tables.missing(Dialect::Postgres, before) {
         run(step).await?;
     }
+    run(more).await?;
     run("COMMIT").await?;
     session.close().await;
     Ok(before)

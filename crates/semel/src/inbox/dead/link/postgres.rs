@@ -34,8 +34,12 @@ impl Postgres {
             Some(session) => session,
             None => self.connections.session().await.map_err(|trouble| trouble.not_applied())?.0,
         };
+        let raise = session.raise();
         let begun = session.client.transaction().await;
         let mut tx = begun.map_err(|error| Trouble::from(error).not_applied())?;
+        if let Some(raise) = raise {
+            tx.batch_execute(raise).await.map_err(|error| Trouble::from(error).not_applied())?;
+        }
         let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
         tx.commit().await.map_err(|error| Trouble::from(error).explain())?;
         *idle = Some(session);

@@ -31,6 +31,11 @@ impl Drop for Ahead {
 }
 
 impl Ahead {
+    /// The connection is busy with it.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.task.is_finished()
+    }
+
     fn is_of(&self, group: &Group) -> bool {
         let place = |group: &Group| (group.low.clone(), group.window.clone());
         (&self.of.lanes, &self.of.epochs, place(&self.of)) == (&group.lanes, &group.epochs, place(group))
@@ -58,12 +63,17 @@ impl Link {
 
     /// The chunk that is written down, or else the next one of the group's window.
     pub(super) async fn chunk(&mut self, outbox: &Outbox, at: usize) -> Result<Chunk, SourceError> {
-        let Some(group) = self.groups.get(at) else { return Ok(Chunk::default()) };
-        if let Some(mut ahead) = self.ahead.take_if(|ahead| ahead.is_of(group))
-            && let Ok(chunk) = (&mut ahead.task).await
-        {
-            return chunk;
-        }
-        read(&self.session, outbox, group).await
+        let Some(group) = self.groups.get(at).cloned() else { return Ok(Chunk::default()) };
+        let ahead = self.ahead.take_if(|ahead| ahead.is_of(&group));
+        let session = Arc::clone(&self.session);
+        self.keep_while(outbox, async {
+            if let Some(mut ahead) = ahead
+                && let Ok(chunk) = (&mut ahead.task).await
+            {
+                return chunk;
+            }
+            read(&session, outbox, &group).await
+        })
+        .await
     }
 }

@@ -83,6 +83,37 @@ impl Link {
         look(&self.session, sql, values).await
     }
 
+    /// The same, with the lease renewed meanwhile.
+    pub(super) async fn look_kept(
+        &mut self,
+        outbox: &Outbox,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, SourceError> {
+        let session = Arc::clone(&self.session);
+        self.keep_while(outbox, async { Ok(look(&session, sql, values).await?) }).await
+    }
+
+    /// Waits for something that is read, and renews the lease as often as that falls due. A table may be so large, or its
+    /// server so busy, that one statement takes longer than a lease.
+    pub(super) async fn keep_while<T>(
+        &mut self,
+        outbox: &Outbox,
+        read: impl Future<Output = Result<T, SourceError>>,
+    ) -> Result<T, SourceError> {
+        if self.groups.is_empty() {
+            return read.await;
+        }
+        let mut read = std::pin::pin!(read);
+        loop {
+            tokio::select! {
+                biased;
+                found = &mut read => return found,
+                () = tokio::time::sleep_until(self.beat_at.into()) => self.beat_aside(outbox).await?,
+            }
+        }
+    }
+
     /// Changes something under the epochs of these lanes, or nothing.
     pub(in crate::relay) async fn fenced(
         &self,
@@ -116,12 +147,34 @@ impl Link {
     /// Renews the lease. One that is over is not renewed, and one that was over when the answer came is not believed: what
     /// it was about may have become another's before.
     pub(in crate::relay) async fn beat(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        if self.ahead.as_ref().is_some_and(Ahead::is_under_way) {
+            return self.beat_aside(outbox).await;
+        }
+        let session = Arc::clone(&self.session);
+        self.beat_on(&session, outbox).await
+    }
+
+    /// The same while our connection is busy: on another one, which ends with it. Where none is to be had, it has to wait
+    /// until ours is free.
+    async fn beat_aside(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+        let Ok((session, _)) = outbox.connections.session().await else {
+            let session = Arc::clone(&self.session);
+            return self.beat_on(&session, outbox).await;
+        };
+        let renewed = self.beat_on(&session, outbox).await;
+        session.close().await;
+        renewed
+    }
+
+    async fn beat_on(&mut self, session: &Session, outbox: &Outbox) -> Result<(), SourceError> {
         if self.is_over() {
             return Err(SourceError::Fenced);
         }
         let asked = Instant::now();
         let lease_ms = i64::try_from(outbox.options.lease.as_millis()).unwrap_or(i64::MAX);
-        let rows = self.query(&outbox.statements.beat, &[&self.me.to_string(), &lease_ms]).await?;
+        let values: [&(dyn ToSql + Sync); 2] = [&self.me.to_string(), &lease_ms];
+        let rows = session.query(&outbox.statements.beat, &values).await;
+        let rows = rows.map_err(|trouble| trouble.explain())?;
         if self.is_over() {
             return Err(SourceError::Fenced);
         }

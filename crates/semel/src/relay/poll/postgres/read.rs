@@ -34,9 +34,9 @@ impl Link {
         at: usize,
     ) -> Result<bool, SourceError> {
         let target = group::target(&self.groups, at);
-        let Some(group) = self.groups.get(at) else { return Ok(false) };
-        let (high, events) = self.count(outbox, &group.low, target.as_ref()).await?;
-        let walk = self.walk(outbox, &group.low.clone(), &high, events).await?;
+        let Some(low) = self.groups.get(at).map(|group| group.low.clone()) else { return Ok(false) };
+        let (high, events) = self.count(outbox, &low, target.as_ref()).await?;
+        let walk = self.walk(outbox, &low, &high, events).await?;
         let Some(group) = self.groups.get_mut(at) else { return Ok(false) };
         if events == 0 {
             // Not written down: whoever starts again at the old low finds the same nothing.
@@ -64,13 +64,13 @@ impl Link {
     }
 
     async fn count(
-        &self,
+        &mut self,
         outbox: &Outbox,
         low: &Snapshot,
         high: Option<&Snapshot>,
     ) -> Result<(Snapshot, i64), SourceError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
-        let rows = self.look(&outbox.statements.open, &values).await?;
+        let rows = self.look_kept(outbox, &outbox.statements.open, &values).await?;
         let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
         let high: String = get(row, 0)?;
         let high = Snapshot::read(&high).ok_or_else(|| unreadable(&format!("{high:?} is no snapshot")))?;
@@ -93,7 +93,7 @@ impl Link {
         let (mut xid, mut seq) = (low.xmax().to_string(), -1_i64);
         loop {
             let values: [&(dyn ToSql + Sync); 4] = [&xid, &seq, &high.xmax().to_string(), &PIECE];
-            let rows = self.look(&outbox.statements.floor, &values).await?;
+            let rows = self.look_kept(outbox, &outbox.statements.floor, &values).await?;
             let Some(row) = rows.first() else { break };
             floor = floor.min(get(row, 2)?);
             (xid, seq) = (get(row, 0)?, get(row, 1)?);

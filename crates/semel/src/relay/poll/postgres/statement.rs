@@ -8,12 +8,13 @@ use crate::store::postgres::statement::Sql;
 /// planner from walking the index on seq, from an end it knows nothing of.
 const FEW: [&str; 2] = [
     "o.xid >= (SELECT pg_snapshot_xmax(low) FROM given) AND o.xid < (SELECT pg_snapshot_xmax(high) FROM given)
-            AND o.seq + 0 > $3::bigint AND o.seq + 0 <= $4::bigint AND $8::bigint IS NOT NULL",
+            AND o.seq + 0 > $3::bigint AND o.seq + 0 <= (SELECT last FROM reach) AND $8::bigint IS NOT NULL",
     "o.seq + 0",
 ];
-/// Where they are many: along the index on seq, from the lowest of them on. Nearly everything there is of the window.
+/// Where they are many: along the index on seq, from the lowest of them on. Nearly everything there is of the window, or of
+/// late transactions: a chunk goes past those that are in it, not past all of them.
 const MANY: [&str; 2] = [
-    "o.seq > greatest($3::bigint, $8::bigint) AND o.seq <= $4::bigint
+    "o.seq > greatest($3::bigint, $8::bigint) AND o.seq <= (SELECT last FROM reach)
             AND NOT pg_visible_in_snapshot(o.xid, (SELECT low FROM given))
             AND o.xid <> ALL (ARRAY(SELECT pg_snapshot_xip(low) FROM given))",
     "o.seq",

@@ -3,6 +3,24 @@
 WITH given AS MATERIALIZED (
     SELECT $1::text::pg_snapshot AS low, $2::text::pg_snapshot AS high
 ),
+-- Those that were under way at low and have ended by high: of each transaction the first few behind $3, along the index on
+-- (xid, seq). Together they would have to be sorted, and one of them may be a bulk load of millions. Compared as pairs,
+-- because with `xid =` the planner may walk the index on seq.
+late AS MATERIALIZED (
+    SELECT o.* FROM given CROSS JOIN LATERAL pg_snapshot_xip(given.low) AS l (xid) CROSS JOIN LATERAL (
+        SELECT o.* FROM semel_outbox o
+        WHERE (o.xid, o.seq) > (l.xid, $3::bigint) AND (o.xid, o.seq) <= (l.xid, $4::bigint)
+            AND ($7::smallint[] IS NULL
+                 OR abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16) = ANY ($7::smallint[]))
+        ORDER BY o.xid, o.seq LIMIT $5::bigint
+    ) o
+    WHERE pg_visible_in_snapshot(l.xid, given.high)
+    ORDER BY o.seq LIMIT $5::bigint
+),
+-- Where the late ones fill the chunk, nothing behind their last is in it.
+reach AS MATERIALIZED (
+    SELECT CASE WHEN count(*) < $5::bigint THEN $4::bigint ELSE max(seq) END AS last FROM late
+),
 found AS (
     (
         SELECT o.* FROM semel_outbox o
@@ -13,16 +31,7 @@ found AS (
         ORDER BY {order} LIMIT $5::bigint
     )
     UNION ALL
-    (
-        SELECT o.* FROM semel_outbox o
-        WHERE o.xid = ANY (ARRAY(
-                SELECT late FROM given, pg_snapshot_xip(low) AS late WHERE pg_visible_in_snapshot(late, high)
-            ))
-            AND o.seq + 0 > $3::bigint AND o.seq + 0 <= $4::bigint
-            AND ($7::smallint[] IS NULL
-                 OR abs(hashtext(coalesce(o.key, o.aggregate_id, o.id::text)) % 16) = ANY ($7::smallint[]))
-        ORDER BY o.seq + 0 LIMIT $5::bigint
-    )
+    (SELECT * FROM late)
 ),
 fitting AS (
     SELECT f.*, sum(octet_length(f.payload)) OVER (ORDER BY f.seq) - octet_length(f.payload) AS bytes_before

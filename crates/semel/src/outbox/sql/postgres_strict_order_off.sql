@@ -1,0 +1,3 @@
+-- Strict order is switched off.
+DROP TRIGGER IF EXISTS semel_outbox_in_order ON semel_outbox;
+DROP FUNCTION IF EXISTS semel_outbox_in_order();
