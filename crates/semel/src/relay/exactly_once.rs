@@ -208,7 +208,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
 
     async fn turn(&mut self, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
         if sea.known.is_none() {
-            if !self.source.take_all().await? {
+            if !Box::pin(self.source.take_all()).await? {
                 sea.unfinished.clear();
                 return Ok(Turn::Standby);
             }
@@ -221,7 +221,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
             }
         }
-        match self.source.next().await? {
+        match Box::pin(self.source.next()).await? {
             Some(batch) => {
                 let span = tracing::info_span!(
                     names::SPAN_RELAY_BATCH,
@@ -275,7 +275,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
             return Ok(Begun::No);
         }
         let reached = position.as_deref().map(read).transpose()?;
-        match self.source.resume(reached.as_ref()).await {
+        match Box::pin(self.source.resume(reached.as_ref())).await {
             Ok(()) => Ok(Begun::At(reached)),
             Err(SourceError::Lineage { stored, found }) => Err(RelayError::OtherOutbox { stored, found }),
             Err(error) => Err(error.into()),
@@ -299,7 +299,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         sea.settled(batch);
         let settled = parts.settled();
         crash::point(crash::BEFORE_DONE);
-        self.source.done(&settled).await?;
+        Box::pin(self.source.done(&settled)).await?;
         crash::point(crash::AFTER_DONE);
         self.observe(|metrics| metrics.settled(&settled));
         ended.confirmed += confirmed;

@@ -181,7 +181,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
         self.check_promise_first().await;
         while !*stopped.borrow() {
             self.sample_if_due().await;
-            let next = self.source.next().await;
+            // Boxed: what a reader keeps while it reads would make the future of the relay large.
+            let next = Box::pin(self.source.next()).await;
             self.observe(|metrics| match &next {
                 Ok(_) => metrics.source_answered(),
                 Err(error) => metrics.source_failed(error),
@@ -231,7 +232,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
     pub(super) async fn leave(self) -> Result<(), SourceError> {
         let Self { mut source, sink, .. } = self;
         drop(sink);
-        source.leave().await
+        Box::pin(source.leave()).await
     }
 
     /// Waits for the next look. A wake or a stop ends it.
@@ -323,7 +324,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             }
         }
         let settled = waves.settled();
-        self.source.done(&settled).await?;
+        Box::pin(self.source.done(&settled)).await?;
         crash::point(crash::AFTER_DONE);
         self.observe(|metrics| {
             metrics.source_answered();
@@ -409,7 +410,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return;
         }
         observer.sampled = Some(Instant::now());
-        match self.source.lag().await {
+        match Box::pin(self.source.lag()).await {
             Ok(lag) => {
                 observer.metrics.source_answered();
                 observer.metrics.sampled(lag);
@@ -429,7 +430,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             return;
         }
         self.pruned = Instant::now();
-        match self.source.prune(prune.older_than).await {
+        match Box::pin(self.source.prune(prune.older_than)).await {
             Ok(pruned) if pruned != Default::default() => {
                 tracing::debug!(?pruned, "published events forgotten")
             }
@@ -453,7 +454,7 @@ pub(super) async fn keeping<S: Source, T>(
             done = &mut work => return Ok(Some(done)),
             () = tokio::time::sleep(source.keep_in()) => {}
         }
-        match source.keep().await {
+        match Box::pin(source.keep()).await {
             Ok(()) => observer.iter().for_each(|observer| observer.metrics.source_answered()),
             Err(SourceError::Fenced) => return Ok(None),
             Err(error) if !error.may_retry() => return Err(error.into()),

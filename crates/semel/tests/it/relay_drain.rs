@@ -82,8 +82,7 @@ async fn stopped(refuses: bool) -> Vec<&'static str> {
     begun.recv().await.unwrap();
     stop.stop();
     assert_eq!(running.await.unwrap().is_err(), refuses);
-    let calls = calls.lock().unwrap().clone();
-    calls
+    calls.lock().unwrap().clone()
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,7 +34,7 @@ async fn stopped_within(world: &World, options: CdcOutboxOptions) -> Vec<String>
 #[tokio::test]
 async fn events_of_one_commit_are_told_apart() {
     let Some(world) = World::new().await else { return };
-    let told = stopped_within(&world, world.options()).await;
+    let told = Box::pin(stopped_within(&world, world.options())).await;
     let mut expected = vec!["before".to_owned()];
     expected.extend((0..10).map(|n| n.to_string()));
     expected.push("after".into());
@@ -45,7 +45,7 @@ async fn events_of_one_commit_are_told_apart() {
 #[tokio::test]
 async fn a_place_that_is_only_a_commit_is_caught_losing_the_rest_of_it() {
     let Some(world) = World::new().await else { return };
-    let told = stopped_within(&world, world.options().plant(PlantedBug::CommitOnly)).await;
+    let told = Box::pin(stopped_within(&world, world.options().plant(PlantedBug::CommitOnly))).await;
     assert_eq!(told, ["before", "0", "1", "2", "3", "after"]);
     world.end().await;
 }
@@ -77,7 +77,7 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
 #[tokio::test]
 async fn what_was_not_confirmed_comes_again() {
     let Some(world) = World::new().await else { return };
-    let told = died_with_a_batch(&world, world.options()).await;
+    let told = Box::pin(died_with_a_batch(&world, world.options())).await;
     // Nothing was lost. What was confirmed just before may come again.
     assert_eq!(told.iter().filter(|text| *text != "0").collect::<Vec<_>>(), ["1", "2"]);
     world.end().await;
@@ -87,7 +87,7 @@ async fn what_was_not_confirmed_comes_again() {
 async fn acknowledging_what_is_not_confirmed_is_caught_losing_it() {
     let Some(world) = World::new().await else { return };
     let options = world.options().plant(PlantedBug::AckUnconfirmed);
-    let told = died_with_a_batch(&world, options).await;
+    let told = Box::pin(died_with_a_batch(&world, options)).await;
     assert_eq!(told, ["0", "2"]);
     world.end().await;
 }
