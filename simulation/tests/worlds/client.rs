@@ -44,3 +44,8 @@ fn a_clock_far_ahead_for_a_moment_leaves_no_intent_open() {
 fn a_process_that_stalls_before_it_sends_does_not_outlive_the_servers_retention() {
     assert_mended::<ClientWorld>("client_stalls_before_it_sends");
 }
+
+#[test]
+fn a_keyed_attempt_that_broke_off_is_not_told_as_refused() {
+    assert_mended::<ClientWorld>("client_broken_off_answer_is_refused");
+}

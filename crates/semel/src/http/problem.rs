@@ -121,7 +121,7 @@ impl Code {
             Self::ScopeMissing => "The request does not say whose it is",
             Self::BodyTooLarge => "The request body is too large",
             Self::BodyUnreadable => "The request body could not be read",
-            Self::AttemptFailed => "The attempt failed without taking effect",
+            Self::AttemptFailed => "The attempt failed and may be made again",
             Self::AnswerLost => "The request took effect, but its answer was lost",
             Self::NotRebuilt => "The request took effect, but its answer cannot be given now",
             Self::StoreUnavailable => "Idempotency cannot be guaranteed right now",

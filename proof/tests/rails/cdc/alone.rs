@@ -9,6 +9,7 @@ use testkit::services::{Service, alone};
 use crate::cdc::world::{Running, World, batch, connect, drained, insert, quick, until};
 use crate::relay::sink::TestSink;
 
+/// Slow: a server of its own, killed and recovered.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_and_comes_back_is_read_on() {
     let Some(mut server) = alone(Service::Postgres) else { return };
@@ -100,6 +101,7 @@ async fn a_batch_on_its_way_for_longer_than_the_server_waits_keeps_its_connectio
     world.end().await;
 }
 
+/// Slow: a server of its own, started again with TLS.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_log_comes_over_tls_and_with_a_password() {
     let Some(mut server) = alone(Service::Postgres) else { return };

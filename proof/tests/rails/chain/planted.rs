@@ -5,6 +5,7 @@ use semel::crash::AFTER_PUBLISH;
 use crate::chain::SOON;
 use crate::chain::scene::Scene;
 
+/// Slow: the whole chain of processes, killed and started again.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_events_id_what_the_relay_sends_again_has_its_effect_again() {
     let Some(mut scene) = Scene::new().await else { return };

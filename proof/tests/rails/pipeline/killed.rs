@@ -9,6 +9,7 @@ use testkit::services::{Service, require};
 use crate::pipeline::scene::{Scene, stop};
 use crate::pipeline::{SOON, wanted};
 
+/// Slow: a process started and killed at each point; the group has to notice each time.
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_at_every_point_each_message_is_transformed_once() {
     let Some(kafka) = require(Service::Kafka) else { return };

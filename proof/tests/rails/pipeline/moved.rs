@@ -25,6 +25,7 @@ async fn partitions_move(how: &str) {
     assert_eq!(scene.judge().await, Vec::<String>::new());
 }
 
+/// Slow: the group rebalances at its broker's pace, several times.
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_move_one_by_one_and_each_message_is_transformed_once() {
     partitions_move("right").await;
@@ -110,6 +111,7 @@ pub async fn zombie(how: &str, point: &str) -> Option<Vec<String>> {
     Some(scene.judge().await)
 }
 
+/// Slow: the group has to notice that its member stands still.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_zombie_with_outputs_under_way_is_fenced_and_comes_back() {
     let Some(wrong) = zombie("right", BEFORE_OFFSETS).await else { return };

@@ -29,6 +29,7 @@ async fn offsets_that_are_committed_outside_of_the_transaction_lose_messages() {
     assert!(!wrong.is_empty(), "what was committed and never seen is lost");
 }
 
+/// Slow: the group has to notice that its member stands still.
 #[tokio::test(flavor = "multi_thread")]
 async fn offsets_that_are_committed_as_nobody_let_a_zombie_publish_twice() {
     let Some(wrong) = zombie("nameless", BEFORE_OFFSETS).await else { return };

@@ -34,6 +34,7 @@ async fn mariadb_is_killed_and_started_again() {
     killed_and_started_again(Service::Mariadb).await;
 }
 
+/// Slow: a server of its own, set up from nothing and started twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mysql_is_killed_and_started_again() {
     killed_and_started_again(Service::Mysql).await;

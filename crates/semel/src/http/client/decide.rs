@@ -177,10 +177,12 @@ pub(super) fn leaves_doubt(seen: &Seen) -> bool {
         Seen::Answer(signals) => signals,
     };
     match (signals.code, signals.status.as_u16()) {
-        // It took effect, but what came of it is not known here as long as there is no answer.
-        (Some(code), _) => {
-            matches!(code, Code::InProgress | Code::Uncertain | Code::KeyExpired | Code::NotRebuilt)
-        }
+        // It took effect, or may have (a failed attempt with a keyed effect, too), and what came of it is not known here as
+        // long as there is no answer.
+        (Some(code), _) => matches!(
+            code,
+            Code::InProgress | Code::Uncertain | Code::AttemptFailed | Code::KeyExpired | Code::NotRebuilt
+        ),
         (None, ..=499 | 501) => false,
         // A server that says when to come back has done nothing; the others may be a proxy that gave up.
         (None, 503) => signals.retry_after.is_none(),

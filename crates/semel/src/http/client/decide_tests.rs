@@ -147,6 +147,7 @@ fn what_is_known_in_the_end() {
         (false, Why::Attempts, Seen::Answer(answer(501)), Refused),
         (false, Why::Attempts, Seen::Answer(coded(409, Code::InProgress)), InDoubt),
         (false, Why::Attempts, Seen::Answer(coded(202, Code::InProgress)), InDoubt),
+        (false, Why::Attempts, Seen::Answer(coded(502, Code::AttemptFailed)), InDoubt),
         (false, Why::Uncertain, Seen::Answer(coded(409, Code::Uncertain)), InDoubt),
         (true, Why::Mismatch, Seen::Answer(coded(409, Code::Reused)), Refused),
         (false, Why::Problem(Code::KeyInvalid), Seen::Answer(coded(400, Code::KeyInvalid)), Refused),
