@@ -168,6 +168,7 @@ pub async fn of_many_decisions_one_is_recorded<H: Harness>(harness: &H) {
 /// its retention, and a key that is claimed anew at that moment is the new owner's.
 ///
 /// Otherwise housekeeping is the moment at which things run twice.
+// Slow: many claims, each synced to disk.
 pub async fn sweeping_while_claims_go_on_loses_nothing<H: Harness>(harness: &H) {
     const ROUNDS: usize = 12;
     const SWEEPERS: usize = 8;

@@ -38,6 +38,7 @@ fn kill_and_retry(
     retried
 }
 
+/// Slow: every point on each database, each with two processes.
 #[test]
 fn a_payment_killed_at_every_point_is_booked_once_and_never_held() {
     for database in Database::all() {

@@ -44,6 +44,7 @@ fn both(scene: &Scene) -> impl Fn(Vec<Input>) -> std::future::Ready<Result<Vec<O
     }
 }
 
+/// Slow: hundreds of transactions, halved until each poisoned message is found.
 #[tokio::test(flavor = "multi_thread")]
 async fn poison_goes_to_the_dead_letters_and_nothing_else_does() {
     let Some(kafka) = require(Service::Kafka) else { return };

@@ -10,6 +10,7 @@ use crate::source::{Delivery, Receipt, Settle, Source};
 const CHANCES: usize = 5;
 
 /// Work that takes longer than a lease is not done twice side by side.
+// Slow: it keeps for three leases, and a broker's shortest is several seconds.
 pub async fn what_is_kept_stays(harness: &impl SourceHarness) {
     for chance in 1..=CHANCES {
         if is_kept(harness, chance == CHANCES).await {

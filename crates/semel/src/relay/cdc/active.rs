@@ -312,7 +312,12 @@ impl Active {
     async fn compare(&mut self, cdc: &Cdc, seen: &Snapshot) -> Result<(), SourceError> {
         let low = self.group()?.low.clone();
         let Stage::Stream(stream) = &mut self.stage else { return Ok(()) };
-        let came = stream.count_seen(seen);
+        let Some(came) = stream.count_seen(seen) else {
+            // As after a start: from the next number on.
+            self.compares = false;
+            self.streamed_from = self.number().await?;
+            return Ok(());
+        };
         if !self.compares {
             // What came before the stream began, a relay before this one has had. From here on it is counted.
             self.check_publication(cdc).await?;

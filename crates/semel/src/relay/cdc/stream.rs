@@ -16,6 +16,9 @@ use crate::relay::poll::postgres::snapshot::Snapshot;
 
 /// How long a look waits for something to come.
 const WAIT: Duration = Duration::from_millis(100);
+
+/// Transactions whose events are counted until a snapshot sees them. An old open one may hold that up for long.
+const UNCOUNTED_MAX: usize = 1_000_000;
 /// How long the server may take to take a word of ours.
 const TELL: Duration = Duration::from_secs(5);
 
@@ -26,8 +29,9 @@ pub(super) struct Stream {
     /// Read, and not given yet.
     rows: Vec<(Spot, Box<Row>)>,
     bytes: usize,
-    /// How many events of each transaction have come, as far as they were not [counted](Stream::count_seen) yet.
-    came: HashMap<u64, u64>,
+    /// How many events of each transaction have come, as far as they were not [counted](Stream::count_seen) yet. `None`:
+    /// there were too many transactions.
+    came: Option<HashMap<u64, u64>>,
 }
 
 /// Events that were read, and how far that brings us when they are done.
@@ -46,7 +50,7 @@ impl Stream {
             told: from,
             rows: Vec::new(),
             bytes: 0,
-            came: HashMap::new(),
+            came: Some(HashMap::new()),
         }
     }
 
@@ -76,8 +80,12 @@ impl Stream {
                 let read = self.reader.take(body)?;
                 if let Read::Event(_, row) = &read
                     && let Some(xid) = row.xid
+                    && let Some(came) = &mut self.came
                 {
-                    *self.came.entry(xid).or_default() += 1;
+                    *came.entry(xid).or_default() += 1;
+                    if came.len() > UNCOUNTED_MAX {
+                        self.came = None;
+                    }
                 }
                 match read {
                     Read::Event(spot, row) if wanted(spot, &row) => {
@@ -117,15 +125,20 @@ impl Stream {
         }
     }
 
-    /// How many events have come of transactions that this snapshot sees and the one before did not.
-    pub(super) fn count_seen(&mut self, seen: &Snapshot) -> u64 {
+    /// How many events have come of transactions that this snapshot sees and the one before did not. `None`: they were too
+    /// many to be counted, and counting begins anew.
+    pub(super) fn count_seen(&mut self, seen: &Snapshot) -> Option<u64> {
+        let Some(came) = &mut self.came else {
+            self.came = Some(HashMap::new());
+            return None;
+        };
         let mut count = 0;
-        self.came.retain(|xid, events| {
+        came.retain(|xid, events| {
             let is_seen = seen.sees(*xid);
             count += if is_seen { *events } else { 0 };
             !is_seen
         });
-        count
+        Some(count)
     }
 
     fn piece(&mut self) -> Piece {
