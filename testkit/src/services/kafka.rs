@@ -4,7 +4,7 @@
 //! exactly-once has to show it against this one, and have it judged by Kafka's own consumer.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::{Error, Result};
 use super::jars::{JAVA, Jars};
@@ -92,6 +92,27 @@ fn serves(port: u16) -> bool {
     // Length, correlation id, number of brokers: four bytes each.
     probe::ask(port, &framed, |answer| answer.len() >= 12)
         .is_some_and(|answer| answer[8..12] > [0, 0, 0, 0][..])
+}
+
+/// How long the console consumer is asked again where it has given up too soon.
+const ASKED_FOR: Duration = Duration::from_secs(180);
+
+/// Asks the console consumer until it has shown what `is_enough` wants, or for three minutes. It gives up when nothing has
+/// come for a few seconds, which on a busy machine may be before its first fetch, many times over.
+///
+/// # Errors
+/// Where the tool cannot be run.
+pub fn asked_until<T>(
+    mut ask: impl FnMut() -> Result<Vec<T>>,
+    is_enough: impl Fn(&[T]) -> bool,
+) -> Result<Vec<T>> {
+    let until = Instant::now() + ASKED_FOR;
+    loop {
+        let shown = ask()?;
+        if is_enough(&shown) || Instant::now() >= until {
+            return Ok(shown);
+        }
+    }
 }
 
 /// Reads a topic from the beginning with Kafka's own console consumer, in another process and

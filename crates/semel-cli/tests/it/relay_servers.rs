@@ -84,18 +84,12 @@ mod postgres {
         assert_eq!(states(&url), ["published"; 200]);
     }
 
-    /// What Kafka's own consumer sees of the committed. It gives up when nothing has come for a few seconds, which on a busy
-    /// machine may be before its first fetch.
+    /// What Kafka's own consumer sees of the committed.
     #[cfg(feature = "kafka")]
     fn consumed(bootstrap: &str, topic: &str, at_least: usize, max: usize) -> Vec<String> {
-        let mut lines = Vec::new();
-        for _ in 0..5 {
-            lines = testkit::services::kafka::console_consumer(bootstrap, topic, true, max).unwrap();
-            if lines.len() >= at_least {
-                break;
-            }
-        }
-        lines
+        use testkit::services::kafka::{asked_until, console_consumer};
+        let ask = || console_consumer(bootstrap, topic, true, max);
+        asked_until(ask, |lines| lines.len() >= at_least).unwrap()
     }
 
     #[cfg(feature = "kafka")]

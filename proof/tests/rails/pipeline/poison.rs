@@ -10,7 +10,7 @@ use semel::inbox::pipeline::{
 };
 use semel::sink::kafka::KafkaSink;
 use semel::source::kafka::KafkaSource;
-use testkit::services::kafka::console_consumer_shown;
+use testkit::services::kafka::{asked_until, console_consumer_shown};
 use testkit::services::{Service, require};
 
 use crate::pipeline::SOON;
@@ -64,13 +64,8 @@ async fn poison_goes_to_the_dead_letters_and_nothing_else_does() {
     let ended = running.await.unwrap().unwrap();
     assert_eq!((ended.messages, ended.outputs, ended.buried), (702, 1_402, 2));
     assert_eq!(scene.judge().await, Vec::<String>::new());
-    let mut dead = Vec::new();
-    // On a busy machine it may give up before its first fetch.
-    for _ in 0..5 {
-        if dead.len() < 2 {
-            dead = console_consumer_shown(&scene.brokers, &scene.dead(), 3).unwrap();
-        }
-    }
+    let ask = || console_consumer_shown(&scene.brokers, &scene.dead(), 3);
+    let mut dead = asked_until(ask, |dead| dead.len() >= 2).unwrap();
     dead.sort_by(|a, b| a.value.cmp(&b.value));
     let told: Vec<_> = dead.iter().map(|dead| (dead.key.as_str(), dead.value.as_str())).collect();
     assert_eq!(told, [("k3", "poison-1"), ("k9", "poison-2")]);

@@ -54,17 +54,10 @@ fn read(bootstrap: &str, topic: &str, isolation: &str) -> Vec<String> {
     panic!("the end of {topic} was not reached");
 }
 
-/// What Kafka's own consumer sees. It gives up when nothing has come for a few seconds, which on a busy machine may be
-/// before its first fetch.
+/// What Kafka's own consumer sees.
 fn consumed(bootstrap: &str, topic: &str, committed: bool, at_least: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    for _ in 0..5 {
-        lines = kafka::console_consumer(bootstrap, topic, committed, 10).expect("Kafka's own consumer runs");
-        if lines.len() >= at_least {
-            break;
-        }
-    }
-    lines
+    let ask = || kafka::console_consumer(bootstrap, topic, committed, 10);
+    kafka::asked_until(ask, |lines| lines.len() >= at_least).expect("Kafka's own consumer runs")
 }
 
 /// Slow: asks the broker's own console consumer, a Java program, four times.

@@ -185,17 +185,9 @@ impl Scene {
     }
 }
 
-/// It gives up when nothing has come for a few seconds, which on a busy machine may be before its first fetch.
 fn consumed(bootstrap: &str, topic: &str, at_least: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    for _ in 0..5 {
-        let most = at_least * 2 + 10;
-        lines = testkit::services::kafka::console_consumer(bootstrap, topic, true, most).unwrap();
-        if lines.len() >= at_least {
-            break;
-        }
-    }
-    lines
+    let ask = || testkit::services::kafka::console_consumer(bootstrap, topic, true, at_least * 2 + 10);
+    testkit::services::kafka::asked_until(ask, |lines| lines.len() >= at_least).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
