@@ -226,7 +226,7 @@ impl ClaimHandle {
     }
 
     fn once(&self, contract: &Contract) -> Once {
-        // Nobody waits beyond the key's time: the outcome of an earlier run may be forgotten then.
+        // A wait ends when the key expires: after that the outcome of an earlier run may be forgotten.
         let left = contract.expires.map(|expires| expires.saturating_duration_since(Instant::now()));
         let wait = left.map_or(contract.wait, |left| contract.wait.min(left));
         let once = Once::new(self.intent(), self.fingerprint()).retention(contract.retention).wait(wait);

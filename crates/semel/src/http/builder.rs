@@ -343,8 +343,7 @@ fn named(rule: &Rule) -> String {
 /// What is set for an atomic operation although it cannot hold there.
 fn without_effect(rule: &Rule) -> [(bool, &'static str, &'static str); 4] {
     let atomic = rule.policy.effect == Effect::Atomic;
-    let unseen =
-        "until the handler commits nobody else sees the intent, so a status resource has nothing to show";
+    let unseen = "the intent is invisible to others until the handler commits, so a status resource has nothing to show";
     let by_function = matches!(rule.failures, Failures::By(_));
     [
         (atomic && rule.respond_async_after.is_some(), "respond_async_after", unseen),

@@ -25,9 +25,9 @@ use crate::store::{Record, Store};
 
 /// Answers `GET …/{intent}`: pending (202), the result, or what is wrong.
 ///
-/// An intent is shown to those who were told its address by a 202, which has a token that nobody else can make
-/// ([`Builder::status_secrets`](super::Builder::status_secrets)), and only if its operation answers with 202 and they
-/// are of the scope it was made in; to all others it is not there. Put the same authentication in front of it as in
+/// An intent is shown only under the address that a 202 gave. That address has a token, which is made with a secret
+/// ([`Builder::status_secrets`](super::Builder::status_secrets)). It is shown only if its operation answers with 202 and the
+/// caller is of the scope it was made in; otherwise the answer is 404. Put the same authentication in front of it as in
 /// front of the operations.
 ///
 /// ```

@@ -106,8 +106,8 @@ pub async fn append_tx<X: Tx>(tx: &mut X, event: &Event) -> Result<(), AppendErr
 
 /// Appends events in their order, and says for each what became of it. When to append is said at [`append_tx`].
 ///
-/// On MySQL whoever appends keeps others from appending to the same parts (of sixteen, by key) until the commit. The events
-/// of one call take them in one order, so calls with several keys do not deadlock each other. Several calls in one
+/// On MySQL an append locks the partitions of its keys (of sixteen) against other appends until the commit. The events
+/// of one call lock them in one order, so calls with several keys do not deadlock each other. Several calls in one
 /// transaction do, now and then, if their keys come in different orders: append all events of a transaction in one call, or
 /// run it again.
 pub async fn append_all_tx<X: Tx>(
@@ -187,8 +187,8 @@ async fn appended(
 /// Parts of MySQL's outbox, as in `sql/mysql.sql`.
 const PARTS: u32 = 16;
 
-/// The order in which MySQL gets events. Whoever appends holds the counter of each event's part until the commit, so all have
-/// to take them in the same order, or two of them wait for each other. Within a part, and so within a key, the order stays.
+/// The order in which MySQL gets events. A transaction locks the counter of each event's partition until its commit. All take
+/// these locks in the same order, or two would deadlock. Within a partition, and so within a key, the order stays.
 fn by_part(events: &[Event], left_out: &[usize]) -> Vec<usize> {
     let part = |event: &Event| {
         let about = || event.aggregate.as_ref().map(|(_, about)| about.clone());

@@ -73,7 +73,7 @@ pub async fn migrate(url: &str) -> Result<Migrated, StoreError> {
 /// writer, and a relay that reads PostgreSQL's log goes by the order of commits.
 ///
 /// Switching waits for transactions that are appending, for as long as `statement_timeout` in the URL says (10 s), and
-/// whoever appends meanwhile waits behind it.
+/// appends that come meanwhile wait behind it.
 pub async fn strict_order(url: &str, on: bool) -> Result<Migrated, StoreError> {
     let sql = strict_order_schema(dialect(url)?, on)?;
     TABLES.migrate_and(url, sql).await

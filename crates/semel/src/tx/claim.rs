@@ -107,12 +107,12 @@ pub(super) async fn claim(port: Port, ask: Ask) -> Result<Claimed, TxError> {
     // MySQL waits in the look itself. Several who wait there for one row that is then rolled back each keep a
     // lock on the gap it leaves, and none can insert: a deadlock. So there is one.
     if port.dialect() == Dialect::Mysql {
-        // Most meet nobody, and need not ask the server which database this is.
+        // Most callers have no rival, and need not ask the server which database this is.
         unasked = Turn::take(id, None, begun).await;
         if unasked.is_none() {
             turn = Some(named_turn(&port, id, begun, deadline).await?);
-            // Whoever has this one has not asked yet. It may be somebody of another database, who does not keep us
-            // from asking ours.
+            // The caller that holds this turn has not asked yet. It may be of another database, and then it does not
+            // keep us waiting.
             unasked = Turn::take(id, None, deadline).await;
         }
     }
@@ -215,7 +215,7 @@ async fn taken(_: &Port, _: &Ask, claimed: Claimed) -> Result<Claimed, TxError> 
 }
 
 /// After work that failed: what was there before the claim is there again. MySQL alone writes anything before
-/// [`put`], and whoever commits all the same would leave it behind.
+/// [`put`], and a caller that commits all the same would leave it behind.
 pub(super) async fn undo(port: Port, ask: Ask, seen: Seen) -> Result<(), DriverError> {
     #[cfg(feature = "mysql")]
     if port.dialect() == Dialect::Mysql {

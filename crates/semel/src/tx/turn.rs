@@ -10,7 +10,7 @@ use crate::intent::identity::IntentId;
 
 type Queue = Arc<tokio::sync::Mutex<()>>;
 
-/// An intent, and the database it is in. `None`: of whoever has not asked which it is.
+/// An intent, and the database it is in. `None`: the caller has not asked which one it is.
 type At = (IntentId, Option<String>);
 
 /// Only intents somebody waits for are in here, so it is no larger than the number of waiting calls.

@@ -1,12 +1,10 @@
 //! The order of a key where a transaction appends before it locks the row that the event is about.
 
-use std::time::Duration;
-
 use semel::outbox::{self, append_tx};
 use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
-use crate::relay::world::{Postgres, drained, event, insert};
+use crate::relay::world::{Postgres, drained, event, insert, until};
 
 const ACCOUNT: &str =
     "CREATE TABLE account (id int PRIMARY KEY, state text); INSERT INTO account VALUES (1, '0')";
@@ -36,9 +34,7 @@ async fn connect(world: &Postgres) -> (Client, i32) {
 /// It waits for a lock.
 async fn waits(judge: &Client, pid: i32) {
     let ask = "SELECT FROM pg_locks WHERE pid = $1 AND NOT granted";
-    while judge.query(ask, &[&pid]).await.unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    until("it waits for a lock", async || !judge.query(ask, &[&pid]).await.unwrap().is_empty()).await;
 }
 
 async fn state(judge: &Client) -> String {

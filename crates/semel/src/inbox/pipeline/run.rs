@@ -480,8 +480,8 @@ impl<T: Transform> Pipeline<T> {
     }
 }
 
-/// The transactional ids of both producers. The length of the group's name is in them, so that `a-b` and `c` are not told as `a`
-/// and `b-c`: whoever shares an id ends the other's transactions.
+/// The transactional ids of both producers. The length of the group's name is in them, so that `a-b` and `c` differ from `a`
+/// and `b-c`: two pipelines that share an id abort each other's transactions.
 fn transactional_ids(group: &str, name: &str) -> [String; 2] {
     [0, 1].map(|n| format!("{group}-{name}-{n}-{}", group.len()))
 }

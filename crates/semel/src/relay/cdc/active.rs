@@ -33,8 +33,8 @@ static TAKE: Sql = Sql { text: include_str!("sql/take.sql"), types: &[Type::TEXT
 
 static NUMBER: Sql = Sql { text: "SELECT pg_current_xact_id()::text", types: &[] };
 
-/// Events of transactions that the second snapshot sees and the first does not, up to a bound: whoever had a number when the
-/// first was taken is on its list, and the others have higher ones.
+/// Events of transactions that the second snapshot sees and the first does not, up to a bound. A transaction that was open
+/// when the first was taken is on its list; one that began later has a higher number.
 static COUNT: Sql = Sql {
     text: "SELECT count(*) FROM (
                (SELECT FROM semel_outbox o
@@ -133,7 +133,7 @@ pub(super) struct Active {
     pair: Option<(Snapshot, Lsn)>,
     /// Whoever has committed before the slot begins, which is at that place, has a lower number.
     before: Option<(Lsn, u64)>,
-    /// Whoever has a number from here on has begun when the stream was there already.
+    /// Transactions with this number or a higher one began after the stream did.
     streamed_from: u64,
     /// The cursor's low sees all who had begun before, or all that the slot does not have: from then on the stream has what
     /// the table has.
@@ -289,8 +289,8 @@ impl Active {
         Ok(())
     }
 
-    /// Sees that the publication leaves no event out. If it does, nobody knows since when: once it is right again, what is
-    /// not written down as published comes from the table.
+    /// Sees that the publication leaves no event out. If it does, it is not known since when: once the publication is right
+    /// again, what is not recorded as published comes from the table.
     async fn check_publication(&mut self, cdc: &Cdc) -> Result<(), SourceError> {
         let checked = setup::publication(&self.link, &self.names, &self.table, cdc.stream.create).await;
         if checked.as_ref().is_err_and(|error| !error.may_retry()) {
@@ -299,7 +299,7 @@ impl Active {
         checked
     }
 
-    /// Lets whoever comes next begin with the table. Another table than ours may not have its rows any more.
+    /// Makes the next start begin with the table. Not for a table like Debezium's, whose rows may be deleted already.
     async fn distrust(&mut self) -> Result<(), SourceError> {
         if self.table.routed.is_none() {
             self.link.query(&DISTRUST, &[&self.names.slot]).await?;
@@ -427,8 +427,8 @@ impl Active {
         Ok(None)
     }
 
-    /// A number that is given out now is higher than that of whoever has committed before. A snapshot alone does not do:
-    /// beyond the last that ended it does not say who is under way.
+    /// A new transaction number: higher than that of every transaction that has committed before. A snapshot alone is not
+    /// enough: beyond the last one that ended it does not say which are open.
     async fn number(&mut self) -> Result<u64, SourceError> {
         let rows = self.link.query(&NUMBER, &[]).await?;
         let row = rows.first().ok_or_else(|| unreadable("no number was given out"))?;

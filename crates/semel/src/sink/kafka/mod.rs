@@ -135,8 +135,8 @@ impl KafkaSink {
 }
 
 impl Drop for KafkaSink {
-    /// A producer is wound up later, on a thread of its own: what is queued is forgotten at once. A transaction needs none of
-    /// this, whoever comes next ends it.
+    /// Purges the queue at once: a producer is destroyed later, on a thread of its own. A transaction needs no purge: the next
+    /// producer with its id aborts it.
     fn drop(&mut self) {
         if let Some(line) = &self.line {
             line.purge();
