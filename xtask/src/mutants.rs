@@ -1,10 +1,11 @@
 //! `cargo xtask mutants`: how good the quick tests are. cargo-mutants changes the code that decides, one place at a
 //! time, and the tests have to notice.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -16,62 +17,127 @@ use crate::{cargo, toolchain};
 
 /// Change the code that decides, one place at a time, and see whether the quick tests notice.
 ///
-/// Installs cargo-mutants. Works on a copy of the last commit below target/mutants/, so the checkout stays as it is. What
-/// was tried is kept in target/xtask/mutants.json: the next call goes on from there, as long as the commit is the
-/// same. Prints the score of each folder and every mutant that survived; exits with 1 when one did that is not listed
-/// with a reason in .cargo/mutants.toml.
+/// Installs cargo-mutants. Works on copies of the last commit below target/mutants/, so the checkout stays as it is.
+/// First the tests run without a mutant: they have to pass. What was tried is kept in target/xtask/mutants.json, and the
+/// next call goes on from there: a mutant that was caught is not tried again until its file changes, one that survived is
+/// tried again after every commit. Prints the score of each folder and every mutant that survived; exits with 1 when one
+/// did that is not listed with a reason in .cargo/mutants.toml.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Only these folders: intent, guard, relay, consumer, client. Separated by commas.
+    /// Only these folders: fingerprint, intent, guard, relay, consumer, client. Separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "FOLDERS")]
     only: Vec<String>,
     /// Stop after so long; what has begun ends. Without it, until all were tried.
     #[arg(long, value_name = "N")]
     minutes: Option<u64>,
-    /// Draws which come first. Without it, in order.
+    /// Draws which come first, of all folders. Without it, in order.
     #[arg(long)]
     seed: Option<u64>,
+    /// Try so many at a time, each in a copy of its own (about 1 GB).
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    jobs: u8,
     /// Forget what was tried before.
     #[arg(long)]
     again: bool,
 }
 
-/// The code that decides, and what it is called here. The rest of the command line is in .cargo/mutants.toml.
-const FOLDERS: &[(&str, &[&str])] = &[
-    ("intent", &["crates/semel/src/intent/**/*.rs"]),
-    ("guard", &["crates/semel/src/guard/**/*.rs"]),
-    (
-        "relay",
-        &[
+/// A part of the code that decides.
+struct Folder {
+    name: &'static str,
+    globs: &'static [&'static str],
+    /// The tests that have to notice: the library's own, and those of the simulation, with one of these in their names.
+    tests: &'static [&'static str],
+    simulated: bool,
+}
+
+/// The code that decides, and what it is called here. What is left out is in .cargo/mutants.toml.
+const FOLDERS: &[Folder] = &[
+    Folder {
+        name: "fingerprint",
+        globs: &["crates/semel/src/intent/fingerprint/**/*.rs"],
+        tests: &["fingerprint"],
+        simulated: false,
+    },
+    Folder {
+        name: "intent",
+        globs: &["crates/semel/src/intent/*.rs"],
+        tests: &["intent", "guard", "store", "key"],
+        simulated: true,
+    },
+    Folder { name: "guard", globs: &["crates/semel/src/guard/**/*.rs"], tests: &["guard"], simulated: true },
+    Folder {
+        name: "relay",
+        globs: &[
             "crates/semel/src/relay/wave.rs",
             "crates/semel/src/relay/blame.rs",
             "crates/semel/src/relay/parts.rs",
             "crates/semel/src/relay/exactly_once.rs",
             "crates/semel/src/relay/poll/aside.rs",
         ],
-    ),
-    (
-        "consumer",
-        &[
+        tests: &["relay"],
+        simulated: true,
+    },
+    Folder {
+        name: "consumer",
+        globs: &[
             "crates/semel/src/inbox/consumer/desk.rs",
             "crates/semel/src/inbox/consumer/bisect.rs",
             "crates/semel/src/inbox/consumer/trouble.rs",
         ],
-    ),
-    (
-        "client",
-        &[
+        tests: &["consumer"],
+        simulated: true,
+    },
+    Folder {
+        name: "client",
+        globs: &[
             "crates/semel/src/http/client/decide.rs",
             "crates/semel/src/http/client/seen.rs",
             "crates/semel/src/http/client/policy.rs",
         ],
-    ),
+        tests: &["client"],
+        simulated: true,
+    },
 ];
+
+/// Tests that say something about the simulation, and nothing about the code.
+const NOT_FOR_MUTANTS: &[&str] = &["planted", "the_same_seed"];
+
+/// What the quick tests need of the library.
+const FEATURES: &str = "semel/client,semel/conformance,semel/sqlite";
+
+impl Folder {
+    fn named(name: &str) -> Option<&'static Self> {
+        FOLDERS.iter().find(|folder| folder.name == name)
+    }
+
+    /// What cargo builds for its tests.
+    fn built(&self) -> Vec<&'static str> {
+        let mut words = vec!["--no-default-features", "--features", FEATURES, "--lib"];
+        if self.simulated {
+            words.extend(["--test", "worlds"]);
+        }
+        words
+    }
+
+    fn packages(&self) -> &'static [&'static str] {
+        if self.simulated { &["semel", "simulation"] } else { &["semel"] }
+    }
+
+    /// Which tests run.
+    fn filters(&self) -> Vec<&'static str> {
+        let skipped = NOT_FOR_MUTANTS.iter().flat_map(|name| ["--skip", name]);
+        self.tests.iter().copied().chain(skipped).collect()
+    }
+}
 
 /// Mutants tried by one call of cargo-mutants. Small enough to stop in time, large enough not to start over all the time.
 const SHARD: usize = 24;
 /// Where time is short.
 const SHARD_TIMED: usize = 4;
+
+/// How long the tests of a mutant may take, against those without one: then they hang.
+const TIMEOUT_FACTOR: u64 = 5;
+const TIMEOUT_LEAST: u64 = 20;
 
 /// The version that is installed.
 const VERSION: &str = "27.1.0";
@@ -80,8 +146,16 @@ const VERSION: &str = "27.1.0";
 #[derive(Default, Debug, Serialize, Deserialize)]
 struct Kept {
     commit: String,
-    /// By the mutant's name: caught, missed, timeout or unviable.
-    mutants: BTreeMap<String, String>,
+    /// By the mutant's name.
+    mutants: BTreeMap<String, Tried>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Tried {
+    /// What its file was.
+    file: String,
+    /// caught, missed, timeout or unviable.
+    came_to: String,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
@@ -93,7 +167,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
 
 /// A sample for so long, drawn by the seed. How many were tried, how many of them were caught, and which survived.
 pub(crate) fn sample(seed: u64, minutes: u64) -> Result<(usize, usize, Vec<String>), String> {
-    let arguments = Arguments { only: Vec::new(), minutes: Some(minutes), seed: Some(seed), again: false };
+    let arguments =
+        Arguments { only: Vec::new(), minutes: Some(minutes), seed: Some(seed), jobs: 2, again: false };
     let (names, kept) = attempts(&arguments)?;
     let Score { tried, caught, .. } = score(names.iter().map(|(_, name)| name.as_str()), &kept);
     Ok((tried, caught, survivors(&names, &kept)))
@@ -102,40 +177,100 @@ pub(crate) fn sample(seed: u64, minutes: u64) -> Result<(usize, usize, Vec<Strin
 type Names = Vec<(&'static str, String)>;
 
 fn attempts(arguments: &Arguments) -> Result<(Names, Kept), String> {
-    let known: Vec<&str> = FOLDERS.iter().map(|(name, _)| *name).collect();
+    let known: Vec<&str> = FOLDERS.iter().map(|folder| folder.name).collect();
     if let Some(unknown) = arguments.only.iter().find(|name| !known.contains(&name.as_str())) {
         return Err(format!("{unknown:?} is not one of {}", known.join(", ")));
     }
     let program = install()?;
-    let tree = copy()?;
-    let mut kept = if arguments.again { Kept::default() } else { load(&tree.commit) };
-    kept.commit = tree.commit.clone();
-    let begin = Instant::now();
-    let until = arguments.minutes.map(|minutes| begin + Duration::from_secs(minutes * 60));
+    let trees = (1..=arguments.jobs).map(copy).collect::<Result<Vec<Tree>, String>>()?;
+    let tree = &trees[0];
     let mut names: Names = Vec::new();
-    for (folder, globs) in FOLDERS {
-        if arguments.only.is_empty() || arguments.only.iter().any(|name| name == folder) {
-            names.extend(list(&program, &tree, globs)?.into_iter().map(|name| (*folder, name)));
+    for folder in FOLDERS {
+        if arguments.only.is_empty() || arguments.only.iter().any(|name| name == folder.name) {
+            names.extend(list(&program, tree, folder)?.into_iter().map(|name| (folder.name, name)));
         }
     }
-    let mut left: Vec<&(&str, String)> =
-        names.iter().filter(|(_, name)| !kept.mutants.contains_key(name)).collect();
+    let kept = if arguments.again { Kept::default() } else { load(tree) };
+    let mut left: Names =
+        names.iter().filter(|(_, name)| !kept.mutants.contains_key(name)).cloned().collect();
     if let Some(seed) = arguments.seed {
         crate::prove::shuffle(&mut left, seed);
     }
     eprintln!("{} mutants, {} were tried before", names.len(), names.len() - left.len());
+    let timeouts = baseline(tree, &left)?;
+    let begin = Instant::now();
+    let until = arguments.minutes.map(|minutes| begin + Duration::from_secs(minutes * 60));
     let size = if until.is_some() { SHARD_TIMED } else { SHARD };
-    for shard in left.chunks(size) {
-        if until.is_some_and(|until| Instant::now() >= until) {
-            break;
+    let shards = Mutex::new(shards(left, size));
+    let kept = Mutex::new(Kept { commit: tree.commit.clone(), mutants: kept.mutants });
+    let work = |tree: &Tree| -> Result<(), String> {
+        while until.is_none_or(|until| Instant::now() < until) {
+            let Some((folder, wanted)) = locked(&shards).pop_front() else { break };
+            let outcomes = attempt(&program, tree, folder, &wanted, timeouts[folder.name])?;
+            let mut kept = locked(&kept);
+            for (name, came_to) in outcomes {
+                let file = tree.file_of(&name)?;
+                kept.mutants.insert(name, Tried { file, came_to });
+            }
+            save(&kept)?;
+            let done = names.iter().filter(|(_, name)| kept.mutants.contains_key(name)).count();
+            eprintln!("{done} of {} tried, {:.0} s", names.len(), begin.elapsed().as_secs_f64());
         }
-        let wanted: BTreeSet<&str> = shard.iter().map(|(_, name)| name.as_str()).collect();
-        kept.mutants.extend(attempt(&program, &tree, &wanted)?);
-        save(&kept)?;
-        let done = names.iter().filter(|(_, name)| kept.mutants.contains_key(name)).count();
-        eprintln!("{done} of {} tried, {:.0} s", names.len(), begin.elapsed().as_secs_f64());
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = trees.iter().map(|tree| scope.spawn(|| work(tree))).collect();
+        let ended =
+            workers.into_iter().map(|worker| worker.join().unwrap_or(Err("a worker died".to_owned())));
+        ended.collect::<Result<Vec<()>, String>>()
+    })?;
+    Ok((names, kept.into_inner().unwrap_or_else(PoisonError::into_inner)))
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Shards = VecDeque<(&'static Folder, Vec<String>)>;
+
+/// In as many mutants as one call takes, of one folder each; the order of the first of each stays.
+fn shards(names: Names, size: usize) -> Shards {
+    let mut shards: Shards = VecDeque::new();
+    for (name, mutant) in names {
+        let open = shards.iter_mut().rev().find(|(folder, _)| folder.name == name);
+        match open.filter(|(_, mutants)| mutants.len() < size) {
+            Some((_, mutants)) => mutants.push(mutant),
+            None => shards.extend(Folder::named(name).map(|folder| (folder, vec![mutant]))),
+        }
     }
-    Ok((names, kept))
+    shards
+}
+
+/// The tests without a mutant: a test that fails anyway would catch them all. How long a mutant may take, by folder.
+fn baseline(tree: &Tree, left: &Names) -> Result<BTreeMap<&'static str, u64>, String> {
+    let mut timeouts = BTreeMap::new();
+    for folder in FOLDERS.iter().filter(|folder| left.iter().any(|(name, _)| *name == folder.name)) {
+        let cargo = |more: &[&str]| {
+            let mut command = tree.command(Command::new("cargo"));
+            command.arg("test").args(folder.packages().iter().flat_map(|name| ["--package", name]));
+            command.args(folder.built()).args(more);
+            phase::quietly(&format!("mutants-baseline-{}", folder.name), command)
+        };
+        let built = cargo(&["--no-run"]);
+        let filters = folder.filters();
+        let begin = Instant::now();
+        let tested = if built.ok { cargo(&[&["--"], filters.as_slice()].concat()) } else { built };
+        if !tested.ok {
+            let log = tested.log.display();
+            return Err(format!(
+                "the tests of {} fail without a mutant ({}), log: {log}",
+                folder.name, tested.note
+            ));
+        }
+        eprintln!("{}: {:.1} s without a mutant", folder.name, begin.elapsed().as_secs_f64());
+        timeouts.insert(folder.name, TIMEOUT_LEAST + TIMEOUT_FACTOR * begin.elapsed().as_secs());
+    }
+    Ok(timeouts)
 }
 
 /// Installs cargo-mutants below the target folder, once.
@@ -154,51 +289,67 @@ fn install() -> Result<PathBuf, String> {
 }
 
 struct Tree {
+    number: u8,
     folder: PathBuf,
     commit: String,
 }
 
+impl Tree {
+    fn command(&self, mut command: Command) -> Command {
+        command
+            .current_dir(self.folder.join("tree"))
+            .env("CARGO_TARGET_DIR", self.folder.join("target"))
+            // Seconds for a mutant, not minutes.
+            .env("SEMEL_HISTORIES", "200")
+            .env_remove("CARGO_MANIFEST_DIR");
+        command
+    }
+
+    /// What the file of a mutant is in this commit.
+    fn file_of(&self, name: &str) -> Result<String, String> {
+        let path = name.split(':').next().unwrap_or_default();
+        git(&["rev-parse", &format!("HEAD:{path}")], &self.folder.join("tree"))
+    }
+}
+
+fn git(words: &[&str], place: &Path) -> Result<String, String> {
+    let output = Command::new("git").arg("-C").arg(place).args(words).output();
+    let output = output.map_err(|error| format!("git: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    output
+        .status
+        .success()
+        .then_some(said)
+        .ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
 /// A copy of the last commit, for cargo-mutants to change.
-fn copy() -> Result<Tree, String> {
+fn copy(number: u8) -> Result<Tree, String> {
     let root = phase::target().parent().map(Path::to_owned).unwrap_or_default();
-    let folder = phase::target().join("mutants/tree");
-    let git = |words: &[&str], place: &Path| {
-        let output = Command::new("git").arg("-C").arg(place).args(words).output();
-        let output = output.map_err(|error| format!("git: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        output
-            .status
-            .success()
-            .then_some(said)
-            .ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
-    };
+    let place = phase::target().join(format!("mutants/{number}"));
+    let folder = place.join("tree");
     let commit = git(&["rev-parse", "HEAD"], &root)?;
     if !folder.join(".git").exists() {
-        fs::create_dir_all(phase::target().join("mutants")).map_err(|error| error.to_string())?;
+        fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         let (from, to) = (root.display().to_string(), folder.display().to_string());
         git(&["clone", "--quiet", "--shared", &from, &to], &root)?;
     }
     git(&["fetch", "--quiet", "origin"], &folder)?;
     // A mutant that was left behind by an interrupted run goes with it.
     git(&["checkout", "--quiet", "--force", "--detach", &commit], &folder)?;
-    Ok(Tree { folder, commit })
+    Ok(Tree { number, folder: place, commit })
 }
 
 fn cargo_mutants(program: &Path, tree: &Tree) -> Command {
-    let mut command = Command::new(program);
-    command
-        .args(["mutants", "--package", "semel"])
-        .current_dir(&tree.folder)
-        .env("CARGO_TARGET_DIR", phase::target().join("mutants/target"));
-    // What is shared with other runs of the tests would be looked at again for every mutant.
-    command.env("SEMEL_HISTORIES", "200").env_remove("CARGO_MANIFEST_DIR");
+    let mut command = tree.command(Command::new(program));
+    command.args(["mutants", "--package", "semel"]);
     command
 }
 
-fn list(program: &Path, tree: &Tree, globs: &[&str]) -> Result<Vec<String>, String> {
+fn list(program: &Path, tree: &Tree, folder: &Folder) -> Result<Vec<String>, String> {
     let mut command = cargo_mutants(program, tree);
     command.args(["--list", "--json"]);
-    for glob in globs {
+    for glob in folder.globs {
         command.args(["--file", glob]);
     }
     let output = command.output().map_err(|error| format!("cargo-mutants: {error}"))?;
@@ -207,24 +358,28 @@ fn list(program: &Path, tree: &Tree, globs: &[&str]) -> Result<Vec<String>, Stri
     let names: Vec<String> =
         listed.iter().filter_map(|mutant| mutant["name"].as_str().map(str::to_owned)).collect();
     // A folder that moved would otherwise be perfect for ever.
-    if names.is_empty() { Err(format!("nothing to change in {}", globs.join(", "))) } else { Ok(names) }
+    if names.is_empty() {
+        Err(format!("nothing to change in {}", folder.globs.join(", ")))
+    } else {
+        Ok(names)
+    }
 }
 
 /// Tries these, and says of each what came of it.
-fn attempt(program: &Path, tree: &Tree, wanted: &BTreeSet<&str>) -> Result<BTreeMap<String, String>, String> {
-    let out = phase::target().join("mutants/out");
+fn attempt(
+    program: &Path,
+    tree: &Tree,
+    folder: &Folder,
+    wanted: &[String],
+    timeout: u64,
+) -> Result<BTreeMap<String, String>, String> {
+    let out = tree.folder.join("out");
     let _ = fs::remove_dir_all(&out);
     let mut command = cargo_mutants(program, tree);
-    command.args([
-        "--in-place",
-        "--baseline",
-        "skip",
-        "--timeout",
-        "120",
-        "--build-timeout",
-        "600",
-        "--no-shuffle",
-    ]);
+    command.args(["--in-place", "--baseline", "skip", "--build-timeout", "600", "--no-shuffle"]);
+    command.args(["--timeout", &timeout.to_string()]);
+    command.args(folder.packages().iter().flat_map(|name| ["--test-package", name]));
+    command.args(folder.built().iter().map(|word| format!("--cargo-arg={word}")));
     command.arg("--output").arg(&out);
     for name in wanted {
         command.args(["--re", &format!("^{}$", escaped(name))]);
@@ -234,7 +389,8 @@ fn attempt(program: &Path, tree: &Tree, wanted: &BTreeSet<&str>) -> Result<BTree
     for file in files {
         command.args(["--file", file]);
     }
-    let phase = phase::quietly("mutants", command);
+    command.args(["--", "--"]).args(folder.filters());
+    let phase = phase::quietly(&format!("mutants-{}", tree.number), command);
     let file = out.join("mutants.out/outcomes.json");
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("{}: {error}; log: {}", file.display(), phase.log.display()))?;
@@ -274,9 +430,18 @@ fn file() -> PathBuf {
     phase::logs().join("mutants.json")
 }
 
-fn load(commit: &str) -> Kept {
-    let kept = fs::read_to_string(file()).ok().and_then(|text| serde_json::from_str::<Kept>(&text).ok());
-    kept.filter(|kept| kept.commit == commit).unwrap_or_default()
+/// What is still true of what was tried: a mutant of a file that is as it was, and that was caught or is of this commit.
+fn load(tree: &Tree) -> Kept {
+    let read = fs::read_to_string(file()).ok().and_then(|text| serde_json::from_str::<Kept>(&text).ok());
+    let mut kept = read.unwrap_or_default();
+    let is_same_commit = kept.commit == tree.commit;
+    let mut files: BTreeMap<String, Option<String>> = BTreeMap::new();
+    kept.mutants.retain(|name, tried| {
+        let path = name.split(':').next().unwrap_or_default().to_owned();
+        let file = files.entry(path).or_insert_with(|| tree.file_of(name).ok());
+        file.as_ref() == Some(&tried.file) && (is_same_commit || tried.came_to != "missed")
+    });
+    kept
 }
 
 fn save(kept: &Kept) -> Result<(), String> {
@@ -295,8 +460,8 @@ struct Score {
 
 fn score<'n>(names: impl Iterator<Item = &'n str>, kept: &Kept) -> Score {
     let mut score = Score::default();
-    for word in names.filter_map(|name| kept.mutants.get(name)) {
-        match word.as_str() {
+    for tried in names.filter_map(|name| kept.mutants.get(name)) {
+        match tried.came_to.as_str() {
             "unviable" => score.unviable += 1,
             "missed" => score.tried += 1,
             _ => {
@@ -309,13 +474,13 @@ fn score<'n>(names: impl Iterator<Item = &'n str>, kept: &Kept) -> Score {
 }
 
 fn survivors(names: &[(&str, String)], kept: &Kept) -> Vec<String> {
-    let missed = |name: &&String| kept.mutants.get(*name).is_some_and(|word| word == "missed");
+    let missed = |name: &&String| kept.mutants.get(*name).is_some_and(|tried| tried.came_to == "missed");
     names.iter().map(|(_, name)| name).filter(missed).cloned().collect()
 }
 
 fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
-    println!("{:<10} {:>8} {:>7} {:>7} {:>9}  score", "folder", "mutants", "tried", "caught", "unviable");
-    for (folder, _) in FOLDERS {
+    println!("{:<11} {:>8} {:>7} {:>7} {:>9}  score", "folder", "mutants", "tried", "caught", "unviable");
+    for Folder { name: folder, .. } in FOLDERS {
         let of_folder = || names.iter().filter(|(name, _)| name == folder).map(|(_, name)| name.as_str());
         let Score { tried, caught, unviable } = score(of_folder(), kept);
         if of_folder().next().is_none() {
@@ -326,7 +491,7 @@ fn report(names: &[(&str, String)], kept: &Kept) -> Result<(), String> {
         } else {
             format!("{:.1} %", 100.0 * caught as f64 / tried as f64)
         };
-        println!("{folder:<10} {:>8} {tried:>7} {caught:>7} {unviable:>9}  {share}", of_folder().count());
+        println!("{folder:<11} {:>8} {tried:>7} {caught:>7} {unviable:>9}  {share}", of_folder().count());
     }
     let survived = survivors(names, kept);
     for name in &survived {
@@ -349,11 +514,22 @@ mod tests {
             {"scenario": {"Mutant": {"name": "c"}}, "summary": "Timeout"},
             {"scenario": {"Mutant": {"name": "d"}}, "summary": "Unviable"}
         ]}"#;
-        let kept = Kept { commit: String::new(), mutants: outcomes(text).unwrap() };
+        let tried = |(name, came_to)| (name, Tried { file: String::new(), came_to });
+        let mutants = outcomes(text).unwrap().into_iter().map(tried).collect();
+        let kept = Kept { commit: String::new(), mutants };
         let names = ["a", "b", "c", "d", "never tried"];
         assert_eq!(score(names.into_iter(), &kept), Score { tried: 3, caught: 2, unviable: 1 });
         assert!(report(&[("guard", "b".to_owned())], &kept).is_err());
         assert!(report(&[("guard", "a".to_owned())], &kept).is_ok());
+    }
+
+    #[test]
+    fn a_shard_is_of_one_folder() {
+        let names = [("guard", "a"), ("relay", "b"), ("guard", "c"), ("guard", "d")];
+        let names = names.into_iter().map(|(folder, name)| (folder, name.to_owned())).collect();
+        let shards: Vec<_> =
+            shards(names, 2).into_iter().map(|(folder, names)| (folder.name, names.concat())).collect();
+        assert_eq!(shards, [("guard", "ac".into()), ("relay", "b".into()), ("guard", "d".into())]);
     }
 
     #[test]

@@ -52,6 +52,9 @@ const AT_ONCE: usize = 2;
 /// Histories of a world before the next one has its turn.
 const HISTORIES: u64 = 5_000;
 
+/// Lines of a test that failed that are shown. Its log has the rest.
+const SHOWN_LINES_MAX: usize = 60;
+
 const WORLDS: [&str; 4] = ["guard", "client", "relay", "consumer"];
 
 /// What one test or world came to over all its runs.
@@ -213,13 +216,20 @@ fn one(suite: &Suite, binary: &Binary, test: &str, seed: u64, results: &Results)
     // A filter that finds nothing passes too.
     let ran = output.contains("1 passed");
     let failed = (!phase.ok || !ran).then(|| {
-        eprintln!("{}", tail(&output));
+        // Nothing is captured here, so what it said stands before the list of failures: the panic, and what led to it.
+        eprintln!("{}\nlog: {}", last_lines(&output), phase.log.display());
         let again = format!("SEMEL_SEED={seed} cargo xtask prove --only {test}");
         json!({ "seed": seed, "again": again, "log": phase.log.display().to_string() })
     });
     let ok = failed.is_none();
     results.add(&name, begin.elapsed(), &output, failed);
     phase::report(&name, ok, begin.elapsed());
+}
+
+/// The end of what a test said.
+fn last_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN_LINES_MAX)..].join("\n")
 }
 
 /// The tests of a binary that `cargo xtask test` leaves to us.

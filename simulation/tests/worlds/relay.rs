@@ -74,3 +74,8 @@ fn doubt_of_an_earlier_batch() {
 fn twins_share_a_parked_key() {
     assert_mended::<RelayWorld>("relay_twins_share_a_parked_key");
 }
+
+#[test]
+fn twin_of_a_parked_event_in_doubt() {
+    assert_mended::<RelayWorld>("relay_twin_of_a_parked_event_in_doubt");
+}

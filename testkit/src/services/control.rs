@@ -3,7 +3,7 @@
 use super::access::{absent, enter, find};
 use super::catalogue::Service;
 use super::error::{Error, Result};
-use super::instance::{Instance, State, up_with};
+use super::instance::{Instance, State, stop, up_with};
 use super::lock::{Lock, Mode};
 
 /// A server that a test has alone and may therefore kill, pause and start. It is a copy of its own: tests that share the
@@ -60,6 +60,12 @@ impl Alone {
             process.kill()?;
         }
         Ok(())
+    }
+
+    /// Ends the server in order, as it likes to be ended. [`start`](Self::start) starts it again.
+    pub fn stop(&self) -> Result<()> {
+        self.ours()?;
+        stop(self.instance).map(drop)
     }
 
     /// SIGSTOP: the server keeps its connections and answers nothing.

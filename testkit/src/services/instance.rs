@@ -227,7 +227,8 @@ pub fn status(service: Service) -> Status {
     Status { condition, url, processes, log }
 }
 
-fn stop(instance: Instance) -> Result<bool> {
+/// The caller holds the guard, or has the server alone.
+pub(super) fn stop(instance: Instance) -> Result<bool> {
     let mut state = State::load(instance);
     let mut stopped = false;
     // The last started ends first: RabbitMQ's name server outlives its broker.

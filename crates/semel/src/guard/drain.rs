@@ -29,8 +29,12 @@ pub(super) struct Tracker {
     calls_max: usize,
     unrecorded: Arc<Semaphore>,
     unrecorded_max: usize,
+    give_backs: Arc<Semaphore>,
     draining: AtomicBool,
 }
+
+/// Claims in doubt that are asked about for as long as the store is down. Others are left to their lease sooner.
+const GIVE_BACKS_MAX: usize = 1_000;
 
 impl Tracker {
     pub(super) fn new(calls_max: usize, unrecorded_max: usize) -> Self {
@@ -40,6 +44,7 @@ impl Tracker {
             calls_max,
             unrecorded: Arc::new(Semaphore::new(unrecorded_max)),
             unrecorded_max,
+            give_backs: Arc::new(Semaphore::new(GIVE_BACKS_MAX)),
             draining: AtomicBool::new(false),
         }
     }
@@ -61,6 +66,12 @@ impl Tracker {
     /// A place among the outcomes being tried again; `None` when there are too many.
     pub(super) fn unrecorded(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.unrecorded).try_acquire_owned().ok()
+    }
+
+    /// A place among the claims that are given back, however long the store is down; `None` when there are too many. A
+    /// drain does not wait for them: nothing ran under these claims.
+    pub(super) fn give_back(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.give_backs).try_acquire_owned().ok()
     }
 
     pub(super) async fn drain(&self, limit: Duration) -> Drained {

@@ -15,12 +15,12 @@ use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, Sto
 
 /// Times a claim is asked for before the outage policy decides.
 const CLAIM_TRIES: u32 = 3;
-/// Times a claim in doubt is asked about before it is left to its lease.
+/// Times a claim in doubt is asked about before it is left to its lease, where too many others are.
 const SETTLE_TRIES: u32 = 10;
 /// Pauses between tries in the background.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long an outcome is tried to be recorded before it is given up, loudly.
+/// How long an outcome is tried to be recorded, or a claim to be given back, before it is given up, loudly.
 const UNRECORDED_MAX: Duration = Duration::from_secs(60 * 60);
 
 fn pause(attempt: u32) -> Duration {
@@ -120,15 +120,21 @@ impl<S: Store> Guarded<S> {
     /// Gives back a claim that may have gone through although nobody will run it: otherwise its lease would
     /// run out and leave an intent uncertain that never started.
     pub(super) async fn give_back(&self, claim: Claim) {
-        for attempt in 0..SETTLE_TRIES {
-            if let Ok(claimed) =
-                self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await
-                && !is_unseen(&claimed)
-            {
-                if let Some(ticket) = own_ticket(&claimed, &claim) {
-                    self.release_until_known(ticket).await;
+        let place = self.of.guard.inner.tracker.give_back();
+        let started = tokio::time::Instant::now();
+        for attempt in 0.. {
+            let goes_on =
+                (place.is_some() || attempt + 1 < SETTLE_TRIES) && started.elapsed() < UNRECORDED_MAX;
+            match self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await {
+                Ok(claimed) if !is_unseen(&claimed) => {
+                    if let Some(ticket) = own_ticket(&claimed, &claim) {
+                        self.release_until_known(ticket).await;
+                    }
+                    return;
                 }
-                return;
+                Err(error) if error.kind() == ErrorKind::Closed => break,
+                Ok(_) | Err(_) if goes_on => {}
+                Ok(_) | Err(_) => break,
             }
             tokio::time::sleep(pause(attempt)).await;
         }

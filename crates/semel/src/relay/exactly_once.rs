@@ -14,11 +14,11 @@
 //! may still have under way: committed before, it is seen in the position; not committed, it never is.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Instrument;
-use uuid::Uuid;
 
 use super::metrics::RelayMetrics;
 use super::parts::{GivenUp, Parts};
@@ -27,6 +27,7 @@ use super::run::{Ended, Relay, RelayError, grown, keeping, record, spans, wait, 
 use super::source::{Batch, Position, Reached, Source, SourceError};
 use crate::crash;
 use crate::observe::names;
+use crate::outbox::Event;
 use crate::sink::{ExactlyOnce, SinkError};
 
 /// What the relay knows of the sink.
@@ -58,7 +59,7 @@ struct Unfinished {
 struct Doubt {
     /// Its place in the batch.
     at: usize,
-    event: Uuid,
+    event: Arc<Event>,
     /// How often in a row.
     times: u32,
     error: SinkError,
@@ -85,10 +86,12 @@ impl Sea {
     /// was parked and is due again would be judged by a doubt of long ago, without being tried.
     fn settled(&mut self, batch: &Batch) {
         self.unfinished.retain(|one| one.position != batch.position);
-        let events: HashSet<Uuid> = batch.events.iter().map(|pending| pending.event.id()).collect();
+        // Two events may share an id, each on a topic of its own.
+        let name = |event: &Event| (event.id(), event.topic().to_owned());
+        let events: HashSet<_> = batch.events.iter().map(|pending| name(&pending.event)).collect();
         for one in &mut self.unfinished {
-            one.given_up.retain(|given_up| !events.contains(&given_up.event()));
-            one.doubt.take_if(|doubt| events.contains(&doubt.event));
+            one.given_up.retain(|given_up| !events.contains(&name(given_up.event())));
+            one.doubt.take_if(|doubt| events.contains(&name(&doubt.event)));
         }
     }
 }
@@ -432,7 +435,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                     sea.most = (sending.len() / 2).max(1);
                 }
                 if let [at] = *sending
-                    && let Some(event) = batch.events.get(at).map(|pending| pending.event.id())
+                    && let Some(event) = batch.events.get(at).map(|pending| Arc::clone(&pending.event))
                 {
                     let doubt = &mut sea.unfinished(&batch.position).doubt;
                     let before = doubt.as_ref().filter(|doubt| doubt.at == at).map_or(0, |doubt| doubt.times);

@@ -4,12 +4,14 @@
 //! and after a crash it is known which were.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use uuid::Uuid;
 
 use super::options::RelayOptions;
 use super::source::{Batch, LeftOut, Pending, Reached, Settled};
 use super::wave::Waves;
+use crate::outbox::Event;
 use crate::sink::SinkError;
 
 /// A batch on its way.
@@ -32,15 +34,15 @@ pub(super) struct Parts<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct GivenUp {
     at: usize,
-    event: Uuid,
+    event: Arc<Event>,
     error: SinkError,
     for_good: bool,
 }
 
 impl GivenUp {
     /// Which event.
-    pub(super) fn event(&self) -> Uuid {
-        self.event
+    pub(super) fn event(&self) -> &Event {
+        &self.event
     }
 }
 
@@ -125,7 +127,7 @@ impl<'a> Parts<'a> {
 
     fn park(&mut self, at: usize, error: &SinkError, for_good: bool) {
         self.waves.park(at, error, for_good);
-        let event = self.batch.events.get(at).map(|pending| pending.event.id());
+        let event = self.batch.events.get(at).map(|pending| Arc::clone(&pending.event));
         self.parked.extend(event.map(|event| GivenUp { at, event, error: error.clone(), for_good }));
     }
 
@@ -137,7 +139,9 @@ impl<'a> Parts<'a> {
     /// What was found out about them before the sink was asked what it has. Events that it has are not given up.
     pub(super) fn give_up_again(&mut self, before: Vec<GivenUp>) {
         for GivenUp { at, event, error, for_good } in before {
-            let is_same = self.batch.events.get(at).is_some_and(|pending| pending.event.id() == event);
+            let is_same = self.batch.events.get(at).is_some_and(|pending| {
+                (pending.event.id(), pending.event.topic()) == (event.id(), event.topic())
+            });
             if is_same && self.waves.open().contains(&at) {
                 self.park(at, &error, for_good);
             }

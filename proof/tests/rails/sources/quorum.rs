@@ -1,7 +1,7 @@
 //! RabbitMQ is killed while messages are published to a quorum queue and handled.
 
 use semel::crash;
-use testkit::services::{Alone, Service, alone, down};
+use testkit::services::{Alone, Service, alone};
 
 use crate::sources::rabbitmq::{Queue, Quorum};
 use crate::sources::scene::{self, Broker};
@@ -14,7 +14,7 @@ type Scene = scene::Scene<Queue<Quorum>>;
 /// (rabbitmq-server#15725).
 pub fn kept<B: Broker>(broker: &mut Alone) {
     if B::NAME == "rabbitmq" {
-        down(Service::Rabbitmq).unwrap();
+        broker.stop().unwrap();
         broker.start().unwrap();
     }
 }

@@ -110,31 +110,39 @@ impl Scene {
     }
 
     fn judge_effects(&self, intent: usize, pages: &Pages) -> Result<(), Violation> {
-        if pages.charges.len() < 2 {
+        // What is sent after the server has forgotten it happens again.
+        if pages.charges.len() < 2 || self.sent_late(intent, pages).any(|(_, knew)| !knew) {
             return Ok(());
         }
         Err(Violation::new(ONE_EFFECT, format!("intent {intent} was charged {} times", pages.charges.len())))
     }
 
     fn judge_sent(&self, intent: usize, pages: &Pages) -> Result<(), Violation> {
-        let Some(first) = pages.sent.first() else { return Ok(()) };
+        let Some((number, _)) = self.sent_late(intent, pages).find(|(_, knew)| *knew) else { return Ok(()) };
+        let age = pages.sent[number].at - pages.sent[0].at;
+        let what = format!("intent {intent}: request {} was sent {age:?} after the first", number + 1);
+        Err(Violation::new(WITHIN_RETENTION, what))
+    }
+
+    /// The requests that were sent later than retention after the first, and whether the client could know.
+    fn sent_late<'a>(
+        &self,
+        intent: usize,
+        pages: &'a Pages,
+    ) -> impl Iterator<Item = (usize, bool)> + use<'a> {
         let retention = Duration::from_millis(self.plan.settings.retention_ms);
         let durable = self.plan.intents[intent].durable;
-        for (number, sent) in pages.sent.iter().enumerate() {
+        let first = pages.sent.first();
+        pages.sent.iter().enumerate().filter_map(move |(number, sent)| {
+            let first = first.filter(|first| sent.at - first.at > retention)?;
             // No client can notice a clock that is set back while it does not run. One without a journal has nothing
             // but the clock.
-            let cannot_know = match durable {
-                true => sent.unnoticed_set_backs > first.unnoticed_set_backs,
-                false => sent.set_backs > first.set_backs,
+            let set_backs = match durable {
+                true => sent.unnoticed_set_backs - first.unnoticed_set_backs,
+                false => sent.set_backs - first.set_backs,
             };
-            let age = sent.at - first.at;
-            if age > retention && !cannot_know {
-                let what =
-                    format!("intent {intent}: request {} was sent {age:?} after the first", number + 1);
-                return Err(Violation::new(WITHIN_RETENTION, what));
-            }
-        }
-        Ok(())
+            Some((number, set_backs == 0))
+        })
     }
 
     fn judge_answers(&self, intent: usize, pages: &Pages) -> Result<(), Violation> {

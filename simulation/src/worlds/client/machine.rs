@@ -1,6 +1,6 @@
 //! The clients' machine: its wall clock, its disk with the journal, its processes.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,6 +49,8 @@ pub(super) struct Machine {
     latest_ms: Arc<AtomicI64>,
     set_backs: AtomicU32,
     unnoticed_set_backs: AtomicU32,
+    /// The clock was set back since the journal was last written: so far it is noticed in memory only.
+    set_back_in_memory: Arc<AtomicBool>,
     forward_jumps: AtomicU32,
 }
 
@@ -67,6 +69,7 @@ impl Machine {
             latest_ms: Arc::default(),
             set_backs: AtomicU32::new(0),
             unnoticed_set_backs: AtomicU32::new(0),
+            set_back_in_memory: Arc::default(),
             forward_jumps: AtomicU32::new(0),
         }
     }
@@ -76,7 +79,8 @@ impl Machine {
         wall(stage, &self.clock_is_off_by_ms)
     }
 
-    /// How often the clock was set back, and how often of these while no process ran that could have noticed.
+    /// How often the clock was set back, and how often of these while no process ran that could have noticed, or none that
+    /// lived to write it down.
     pub(super) fn set_backs(&self) -> (u32, u32) {
         (self.set_backs.load(Ordering::Relaxed), self.unnoticed_set_backs.load(Ordering::Relaxed))
     }
@@ -112,13 +116,13 @@ impl Machine {
 
     /// Whether it was running.
     pub(super) fn kill(&self, process: usize) -> bool {
-        match locked(&self.clients)[process].take() {
-            Some(client) => {
-                client.process.kill();
-                true
-            }
-            None => false,
+        let mut clients = locked(&self.clients);
+        let Some(client) = clients[process].take() else { return false };
+        client.process.kill();
+        if clients.iter().all(Option::is_none) && self.set_back_in_memory.swap(false, Ordering::Relaxed) {
+            self.unnoticed_set_backs.fetch_add(1, Ordering::Relaxed);
         }
+        true
     }
 
     pub(super) fn wake_all(&self) {
@@ -172,6 +176,7 @@ impl Scene {
             machine.set_backs.fetch_add(1, Ordering::Relaxed);
             let unnoticed = !runs && by_ms > -SURELY_NOTICED_MS;
             machine.unnoticed_set_backs.fetch_add(u32::from(unnoticed), Ordering::Relaxed);
+            machine.set_back_in_memory.store(runs && by_ms > -SURELY_NOTICED_MS, Ordering::Relaxed);
             self.stage.count("clock set back", 1);
         } else {
             machine.forward_jumps.fetch_add(1, Ordering::Relaxed);
@@ -190,10 +195,12 @@ impl Scene {
         let mut file = locked(&self.machine.file);
         let (state, stage) = (Arc::clone(&self.machine.disk), self.stage.clone());
         let takes = Duration::from_millis(self.plan.settings.disk_takes_ms);
+        let set_back_in_memory = Arc::clone(&self.machine.set_back_in_memory);
         let disk = move || {
             let DiskState { until, disk } = *locked(&state);
             let works = stage.elapsed() >= until;
             if works {
+                set_back_in_memory.store(false, Ordering::Relaxed);
                 return slow(takes);
             }
             stage.count("commits on a bad disk", 1);

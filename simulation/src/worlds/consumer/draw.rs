@@ -4,7 +4,7 @@ use super::laws::OUTAGE_TRIES_MIN;
 use super::plan::{Behaviour, BrokerKind, Down, Fault, KeyPlan, Mode, Plan, Settings};
 
 /// Trouble begins within this time.
-const TROUBLE_MS: u64 = 10_000;
+pub(super) const TROUBLE_MS: u64 = 10_000;
 
 pub(super) fn draw(rng: &mut fastrand::Rng) -> Plan {
     let mut settings = settings(rng);

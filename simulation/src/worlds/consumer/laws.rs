@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::broker::Broker;
+use super::draw::TROUBLE_MS;
 use super::ledger::{Entry, Ledger, PULSE};
-use super::plan::{Behaviour, Down, Fault, KeyPlan, Mode, Plan};
+use super::plan::{Behaviour, BrokerKind, Down, Fault, KeyPlan, Mode, Plan};
 use crate::world::Violation;
 
 /// Each message has its effect once.
@@ -128,7 +129,20 @@ pub(super) fn stop_bound(plan: &Plan) -> Duration {
 fn may_be_crowded(plan: &Plan) -> bool {
     let settings = &plan.settings;
     let down_ms = plan.faults.iter().map(|fault| fault.for_ms()).max().unwrap_or_default();
-    let pulses = (down_ms + settings.pause_longest_ms) / settings.pulse_ms;
+    // What a consumer had received that is gone comes again when its lease is over; of a log, all since the oldest message
+    // that is open.
+    let moves =
+        |fault: &Fault| matches!(fault, Fault::Crash { .. } | Fault::Stop { .. } | Fault::Rebalance { .. });
+    let back_ms = match plan.settings.broker {
+        _ if !plan.faults.iter().any(moves) => 0,
+        BrokerKind::Queue => settings.lease_ms,
+        BrokerKind::Log => TROUBLE_MS,
+    };
+    // Others wait behind calls that hang.
+    let hanging =
+        plan.keys.iter().filter(|key| matches!(key.behaviour, Behaviour::Hangs | Behaviour::Slow(_)));
+    let hanging_ms = hanging.map(|key| key.messages as u64).sum::<u64>() * settings.handle_timeout_ms;
+    let pulses = (down_ms + back_ms + hanging_ms + settings.pause_longest_ms) / settings.pulse_ms;
     copies(plan) as usize + pulses as usize > settings.held_max
 }
 
@@ -145,9 +159,10 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
         let entry = &state.messages[message];
         (entry.behaviour, entry.letter_retried, entry.key)
     };
-    // Of a failing key that holds too much, a message may be given up that fails for the first time, as an outage begins.
-    let is_excused =
-        may_be_crowded(plan) && plan.keys.get(key).is_some_and(|key| key.behaviour != Behaviour::Healthy);
+    // Of a failing key that holds too much, a message may be given up that fails for the first time, as an outage begins;
+    // of any key, where the handler works for a moment between two outages.
+    let fails = plan.keys.get(key).is_some_and(|key| key.behaviour != Behaviour::Healthy);
+    let is_excused = may_be_crowded(plan) && (fails || works_for_a_moment(plan));
     if plan.settings.mode == Mode::ClaimBefore || retried {
         // What failed after its mark is given up at once.
         return;
@@ -180,6 +195,17 @@ fn is_outage(fault: &Fault) -> bool {
     matches!(fault, Fault::HandlerDown { how: Down::Refuses | Down::Hangs, .. })
 }
 
+/// Whether an outage begins while what was handled before it still shows that the handler works.
+fn works_for_a_moment(plan: &Plan) -> bool {
+    let ends: Vec<u64> =
+        plan.faults.iter().filter(|one| is_outage(one)).map(|one| one.at_ms() + one.for_ms()).collect();
+    let soon = |at_ms: u64| ends.iter().any(|end| (*end..end + SHOWS_MS).contains(&at_ms));
+    plan.faults.iter().any(|one| is_outage(one) && soon(one.at_ms()))
+}
+
+/// How long what was handled shows that the handler works.
+const SHOWS_MS: u64 = 1_000;
+
 /// Tries from which on the first keys of an outage are not given up before so many have failed that it is taken for one.
 pub(super) const OUTAGE_TRIES_MIN: u32 = 6;
 
@@ -205,6 +231,17 @@ pub(super) fn is_decided(plan: &Plan, entry: &Entry) -> bool {
     !entry.effects.is_empty() || entry.dead_letter.is_some() || lost
 }
 
+/// Whether a consumer stood still for longer than a call may take, and an effect happened when it went on: the time of the
+/// call is over before its end can be heard.
+fn stalled_in_a_call(plan: &Plan, effect: Duration) -> bool {
+    let settings = &plan.settings;
+    plan.faults.iter().any(|fault| {
+        let goes_on = ms(fault.at_ms() + fault.for_ms());
+        let is_long = matches!(fault, Fault::Stall { .. }) && fault.for_ms() >= settings.handle_timeout_ms;
+        is_long && (goes_on..goes_on + ms(settings.handle_ms + 1)).contains(&effect)
+    })
+}
+
 /// The laws that are judged when everything has ended.
 pub(super) fn judge(ledger: &Ledger, broker: &Broker) -> Result<(), Violation> {
     let state = ledger.state();
@@ -224,6 +261,7 @@ pub(super) fn judge(ledger: &Ledger, broker: &Broker) -> Result<(), Violation> {
             && !entry.letter_retried
             && entry.deliveries < 2
             && !entry.in_doubt
+            && !entry.effects.iter().any(|at| stalled_in_a_call(&ledger.plan, *at))
         {
             return Err(Violation::new(BOTH, format!("{}: {entry:?}", name())));
         }

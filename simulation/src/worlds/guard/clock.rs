@@ -7,6 +7,9 @@ use semel::StoreTime;
 
 use crate::stage::Stage;
 
+/// A day. A claim whose lease ends later than that was made under a clock that was ahead.
+const LEASE_LONGEST_MS: i64 = 24 * 60 * 60 * 1_000;
+
 /// Virtual time with jumps. Clones share it.
 #[derive(Clone)]
 pub(super) struct StoreClock {
@@ -35,10 +38,12 @@ impl StoreClock {
         StoreTime(now.max(0) as u64)
     }
 
-    /// Whether the clock jumped ahead in the last `span`.
-    pub(super) fn jumped_ahead_in(&self, span: Duration) -> bool {
+    /// Whether the clock jumped in the last `span` so that a live owner is believed dead: ahead, or back by more than the
+    /// longest lease.
+    pub(super) fn hides_owners_in(&self, span: Duration) -> bool {
         let from = self.stage.elapsed().saturating_sub(span);
-        self.jumps().iter().any(|(when, ms)| *when >= from && *ms > 0)
+        let hides = |ms: i64| ms > 0 || ms <= -LEASE_LONGEST_MS;
+        self.jumps().iter().any(|(when, ms)| *when >= from && hides(*ms))
     }
 
     /// The most the clock rose between two moments of this span: what is kept for longer cannot have expired in it.

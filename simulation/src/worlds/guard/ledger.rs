@@ -112,8 +112,6 @@ pub(super) struct Pages {
     pub(super) ruled_out: Vec<(usize, Duration)>,
     /// Keys of which a claim was carried out after its asker had given up.
     pub(super) claimed_late: BTreeSet<usize>,
-    /// Keys of which a claim was left in doubt.
-    pub(super) claims_in_doubt: BTreeSet<usize>,
     /// Runs without a guard although the store had answered.
     pub(super) open_for_nothing: Vec<usize>,
     /// What a downstream that honours keys answered to each.

@@ -20,8 +20,6 @@ const CALL_MAX: Duration = Duration::from_secs(60);
 const GIVE_BACK_MAX: Duration = Duration::from_secs(15);
 /// Pauses between tries in the background are five seconds at most, and a try takes as long.
 const BACKGROUND_MAX: Duration = Duration::from_secs(15);
-/// An outage from which a claim in doubt may not be given back any more: the ten tries are over.
-const GIVE_BACK_TRIES_MS: u64 = 7_000;
 /// A lookup that takes longer is not waited for.
 const LOOKUP_TIMEOUT_MS: u64 = 10_000;
 
@@ -109,7 +107,7 @@ async fn nothing_left_open(plan: &Plan, shared: &Shared, stage: &Stage) -> Verdi
         }
         if state == State::Uncertain || lapsed {
             stage.count("uncertain at the end", 1);
-            if !has_cause(plan, key, &shared.ledger.pages()) {
+            if !has_cause(key, &shared.ledger.pages()) {
                 return broken(
                     "uncertain has a cause",
                     format!("key {key} is {state:?} although its owner lives and knows what happened"),
@@ -132,7 +130,7 @@ async fn records(shared: &Shared) -> Result<Vec<(usize, Record, State)>, Violati
 }
 
 /// Where the table says "uncertain": the owner died, or lives and does not know; or its claim was never its own.
-fn has_cause(plan: &Plan, key: usize, pages: &Pages) -> bool {
+fn has_cause(key: usize, pages: &Pages) -> bool {
     let unknown = |run: &Run| {
         let ended = match run.ended {
             Some(RunEnd::Returned(end)) => {
@@ -143,8 +141,7 @@ fn has_cause(plan: &Plan, key: usize, pages: &Pages) -> bool {
         run.key == key && ended
     };
     let killed = pages.calls.iter().any(|call| call.key == key && pages.was_killed(&call.process));
-    let not_given_back = pages.claims_in_doubt.contains(&key) && plan.down_ms() > GIVE_BACK_TRIES_MS;
-    pages.runs.iter().any(unknown) || killed || pages.claimed_late.contains(&key) || not_given_back
+    pages.runs.iter().any(unknown) || killed || pages.claimed_late.contains(&key)
 }
 
 /// Whether a lookup can settle everything in this history.

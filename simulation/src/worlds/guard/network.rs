@@ -190,10 +190,6 @@ impl Network {
         if let Some(fault) = fault {
             self.trace(request, id.as_ref(), format_args!("{fault:?}"));
             shared.stage.count(named(fault), 1);
-            if request == Request::Claim && fault != Fault::Refused {
-                let key = id.and_then(|id| shared.key_of(&id));
-                shared.ledger.pages().claims_in_doubt.extend(key);
-            }
         }
         let error = |fate| {
             Err(StoreError::new(ErrorKind::Unavailable, fate, format!("{request:?} failed on purpose")))

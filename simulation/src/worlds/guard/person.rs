@@ -11,10 +11,10 @@ use super::network::Shared;
 use super::plan::Settings;
 
 /// Decides one of the uncertain intents. An honest person says nothing of an effect that may still happen, and waits
-/// for a lease after the clock jumped ahead: until then a live owner may be believed dead, and may be
+/// for a lease after the clock was set ahead or far back: until then a live owner may be believed dead, and may be
 /// about to begin. The guide says so: a decision stops nobody who has been given a claim.
 pub(super) async fn decide(shared: &Shared, settings: &Settings, clock: &StoreClock, pick: usize) {
-    if clock.jumped_ahead_in(Duration::from_millis(settings.lease_ms)) {
+    if clock.hides_owners_in(Duration::from_millis(settings.lease_ms)) {
         return;
     }
     let filter = Filter { states: vec![State::Uncertain], limit: 100, ..Filter::default() };

@@ -333,15 +333,6 @@ impl Plan {
         stalls.sum()
     }
 
-    /// The longest outage.
-    pub fn down_ms(&self) -> u64 {
-        let downs = self.acts.iter().filter_map(|act| match act.does {
-            Does::Down { ms, .. } | Does::Cut { ms, .. } => Some(ms),
-            _ => None,
-        });
-        downs.max().unwrap_or(0)
-    }
-
     fn works(&self) -> impl Iterator<Item = Work> + '_ {
         self.acts.iter().filter_map(|act| match act.does {
             Does::Call { work, .. } => Some(work),

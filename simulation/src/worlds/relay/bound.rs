@@ -34,7 +34,38 @@ pub(super) fn healthy_within_ms(plan: &Plan) -> u64 {
     let in_front = 2 * call_ms * (batches + plan.topic_changes() as u64);
     // Relays that start one after the other hand partitions on at their heartbeats.
     let handed_on = if settings.relays > 1 { settings.lease_ms } else { 0 };
-    TURNS_MS + 2 * settings.idle_ms + handed_on + found + in_front
+    let within = TURNS_MS + 2 * settings.idle_ms + handed_on + found + in_front;
+    if settings.exactly_once {
+        with_retries(plan, within, 2 * transaction_ms(plan))
+    } else if settings.parks_itself {
+        // Of each key one event is found to fail in a call.
+        with_retries(plan, within, call_ms + settings.pause_first_ms)
+    } else {
+        within
+    }
+}
+
+/// Parked events that are due are tried again, each for `try_ms`, which takes time from the others: first soon, each time
+/// later, then every minute. Where that alone would take all the time, it takes turns: between two batches there is one
+/// of parked events.
+fn with_retries(plan: &Plan, within: u64, try_ms: u64) -> u64 {
+    let settings = &plan.settings;
+    let (events, failing) = (plan.appends.len() as u64, plan.failing_keys() as u64);
+    let longest_ms = settings.retry_ms.max(RETRY_LONGEST_MS);
+    let again = plan.faults.iter().filter(|fault| matches!(fault, Fault::RetryAll { .. })).count() as u64;
+    let first_ones = u64::from((RETRY_LONGEST_MS / settings.retry_ms).ilog2() + 2) * (1 + again);
+    let begun = within + failing * first_ones * try_ms;
+    let by_turns = begun + (events + settings.partitions as u64) * failing * try_ms;
+    let all_ms = failing * try_ms;
+    if all_ms >= longest_ms {
+        return by_turns;
+    }
+    (begun * longest_ms / (longest_ms - all_ms)).min(by_turns)
+}
+
+/// A transaction that fails, the empty one that judges it, and the sink being taken over.
+fn transaction_ms(plan: &Plan) -> u64 {
+    3 * (plan.settings.call_ms + 5) + plan.settings.pause_first_ms
 }
 
 /// How long batches are waited for in which nothing gets through, one after the other, the n-th in a row n times as long.
@@ -56,7 +87,9 @@ fn read_past(plan: &Plan) -> u64 {
         }
         return waits + waits.min(waited * settings.pause_longest_ms);
     }
-    let (failing, in_a_row) = (plan.failing_keys() as u64, plan.failing_in_a_row() as u64);
+    let failing = plan.failing_keys() as u64;
+    // As above: whatever is confirmed between them.
+    let in_a_row = if plan.leaves_untried() { failing } else { plan.failing_in_a_row() as u64 };
     let suspects_max = settings.suspects_max.max(1) as u64;
     let outages = if settings.batch_max as u64 > suspects_max { in_a_row / (suspects_max + 1) } else { 0 };
     let sum = |n: u64| n * (n + 1) / 2;
@@ -73,15 +106,12 @@ fn patience_ms(failing: u64, suspects_max: u64) -> u64 {
 }
 
 /// A transaction that fails or is in doubt is halved until the event is found. Each try is checked with an empty one, and
-/// where it is in doubt the sink is taken over again. Between two batches all parked events that are due are tried again,
-/// each time later.
+/// where it is in doubt the sink is taken over again.
 fn halved(plan: &Plan) -> u64 {
     let settings = &plan.settings;
     let most = settings.batch_max.min(plan.appends.len());
-    let again = plan.faults.iter().filter(|fault| matches!(fault, Fault::RetryAll { .. })).count() as u64;
-    let retries = u64::from((RETRY_LONGEST_MS / settings.retry_ms).ilog2() + 2) * (1 + again);
-    let halvings = u64::from(most.next_power_of_two().ilog2()) + u64::from(settings.tries_max) + 2 * retries;
-    plan.failing_keys() as u64 * halvings * (3 * (settings.call_ms + 5) + settings.pause_first_ms)
+    let halvings = u64::from(most.next_power_of_two().ilog2()) + u64::from(settings.tries_max);
+    plan.failing_keys() as u64 * halvings * transaction_ms(plan)
 }
 
 /// How long a key that was parked for so long may wait for its next try: pauses double from the first to the longest.
@@ -97,11 +127,15 @@ fn disturbances(plan: &Plan, strikes: &[Strike]) -> Vec<(u64, u64)> {
     let spans = plan.faults.iter().filter_map(|fault| match fault {
         Fault::SinkDown { at_ms, for_ms, .. }
         | Fault::SinkFlaky { at_ms, for_ms, .. }
-        | Fault::SinkSlow { at_ms, for_ms, .. }
         | Fault::OutboxDown { at_ms, for_ms }
         | Fault::OutboxSilent { at_ms, for_ms } => {
             // Healthy keys may have been parked meanwhile.
             Some((*at_ms, at_ms + for_ms + next_try_ms(plan, *for_ms) + taken_over))
+        }
+        // A call that begins at its last moment takes so much longer.
+        Fault::SinkSlow { at_ms, for_ms, by_ms } => {
+            let for_ms = for_ms + by_ms;
+            Some((*at_ms, at_ms + for_ms + next_try_ms(plan, for_ms) + taken_over))
         }
         Fault::Crash { at_ms, down_ms, .. } | Fault::Stop { at_ms, down_ms, .. } => {
             Some((*at_ms, at_ms + down_ms + taken_over))
