@@ -90,10 +90,11 @@ impl Run {
         let mut passed = true;
         for _ in 0..arguments.repeat {
             let begin = Instant::now();
-            passed &= self.tests(&suite, arguments);
+            let ok = self.tests(&suite, arguments);
+            passed &= ok;
             self.runs.push(begin.elapsed());
             if arguments.repeat > 1 {
-                phase::report(&format!("run-{}", self.runs.len()), passed, begin.elapsed());
+                phase::report(&format!("run-{}", self.runs.len()), ok, begin.elapsed());
             }
         }
         drop(beside);

@@ -87,7 +87,9 @@ fn healthy(plan: &Plan) -> Duration {
     let timeout = ms(settings.handle_timeout_ms);
     let work = ms(settings.handle_ms + 4 * settings.broker_ms + 5) * copies(plan) * halvings(plan);
     let rest = ms(settings.pause_longest_ms + settings.lease_ms) * 2;
-    Duration::from_secs(10) + rest + work + timeout * (hanging(plan) * halvings(plan) + 1)
+    // A message on which the handler hangs is found by halves, and then has its tries alone.
+    let calls = hanging(plan) * (halvings(plan) + settings.tries_max) + 1;
+    Duration::from_secs(10) + rest + work + timeout * calls
 }
 
 /// How long the failing messages of a key take to be given up, one after the other.

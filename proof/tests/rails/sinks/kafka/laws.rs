@@ -30,7 +30,10 @@ impl Broker {
 
     async fn read(&self, topic: &str) -> Vec<Seen> {
         let (bootstrap, topic) = (self.0.url().to_owned(), topic.to_owned());
-        let read = move || reader::read(&bootstrap, &topic, "read_committed");
+        let read = move || {
+            reader::wait_for_transactions(&bootstrap, &topic);
+            reader::read(&bootstrap, &topic, "read_committed")
+        };
         let found = tokio::task::spawn_blocking(read).await.unwrap();
         found.into_iter().map(|found| found.seen).collect()
     }

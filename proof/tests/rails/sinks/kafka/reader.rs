@@ -38,6 +38,26 @@ pub async fn topic(bootstrap: &str, name: &str, partitions: i32, settings: &[(&s
     made[0].as_ref().unwrap();
 }
 
+/// Waits until every transaction on the topic has ended. The coordinator answers a commit before the partitions know of
+/// it, and whoever reads only what is committed would find the end before the last events.
+pub fn wait_for_transactions(bootstrap: &str, topic: &str) {
+    let asker = |isolation: &str| -> BaseConsumer {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", bootstrap).set("isolation.level", isolation);
+        config.create().unwrap()
+    };
+    let (committed, all) = (asker("read_committed"), asker("read_uncommitted"));
+    let metadata = all.fetch_metadata(Some(topic), SOON).unwrap();
+    let until = Instant::now() + SOON;
+    for partition in metadata.topics()[0].partitions() {
+        let end = |asker: &BaseConsumer| asker.fetch_watermarks(topic, partition.id(), SOON).unwrap().1;
+        while end(&committed) < end(&all) {
+            assert!(Instant::now() < until, "a transaction on {topic} does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
 /// Everything in a topic that this isolation may see.
 pub fn read(bootstrap: &str, topic: &str, isolation: &str) -> Vec<Found> {
     let consumer: BaseConsumer = ClientConfig::new()
