@@ -172,7 +172,7 @@ async fn what_the_server_keeps_is_told_as_the_server_has_it() {
     let mut source = world.outbox().await.source();
     client.batch_execute(&insert("a", "1")).await.unwrap();
     assert_eq!(drained(&mut source, 1).await, ["1"]);
-    while world.slot("active").await.as_deref() != Some("true") {
+    while !world.streams().await {
         nothing(&mut source).await;
     }
     open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();

@@ -57,7 +57,7 @@ async fn a_row_filter_that_comes_later_stops_the_relay_and_loses_nothing() {
     let relay = Running::start(outbox.source(), &sink, quick());
     client.batch_execute(&insert("a", "a1")).await.unwrap();
     sink.wait_for(1).await;
-    until("it streams", async || world.slot("active").await.as_deref() == Some("true")).await;
+    until("it streams", async || world.streams().await).await;
     publish(&world, "WHERE (key <> 'b')").await;
     client.batch_execute(&format!("{}{}", insert("b", "b1"), insert("a", "a2"))).await.unwrap();
     let ended = relay.task.await.unwrap();
@@ -84,7 +84,7 @@ async fn rows_that_the_stream_left_out_come_from_the_table() {
     source.done(&[Settled::Confirmed]).await.unwrap();
     until("it streams", async || {
         nothing(&mut source).await;
-        world.slot("active").await.as_deref() == Some("true")
+        world.streams().await
     })
     .await;
     // So that it is known from where on the stream has all.

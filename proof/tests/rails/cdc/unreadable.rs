@@ -48,7 +48,7 @@ async fn also_in_a_table_of_another_kind() {
     client.batch_execute(table).await.unwrap();
     let outbox = world.options().table(RoutedTable::debezium("outbox")).open().await.unwrap();
     let relay = Running::start(outbox.source(), &sink, quick());
-    until("it streams", async || world.slot("active").await.as_deref() == Some("true")).await;
+    until("it streams", async || world.streams().await).await;
     let rows = "SET client_encoding = 'SQL_ASCII';
         INSERT INTO outbox (aggregatetype, aggregateid, type, payload)
             VALUES (convert_from('\\x74ff', 'SQL_ASCII'), 'odd', 'made', 'odd'), ('t', 'a', 'made', 'a1')";

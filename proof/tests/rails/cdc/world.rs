@@ -101,6 +101,12 @@ impl World {
         client.query_opt(&query, &[]).await.unwrap().and_then(|row| row.get(0))
     }
 
+    /// Whether the relay reads from the slot, and the slot has its beginning: what is committed from now on is read. While it
+    /// is being made it is active, too, and waits for other transactions.
+    pub async fn streams(&self) -> bool {
+        self.slot("(active AND confirmed_flush_lsn IS NOT NULL)").await.as_deref() == Some("true")
+    }
+
     pub async fn end(self) {
         let client = connect(&self.url).await;
         let name = &self.name;
