@@ -114,7 +114,8 @@ impl Folder {
     fn built(&self) -> Vec<&'static str> {
         let mut words = vec!["--no-default-features", "--features", FEATURES, "--lib"];
         if self.simulated {
-            words.extend(["--test", "worlds"]);
+            // Compiled once and run once: not worth to be optimised.
+            words.extend(["--test", "worlds", "--config", "profile.dev.package.simulation.opt-level=0"]);
         }
         words
     }
