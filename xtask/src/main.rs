@@ -6,6 +6,8 @@ mod binaries;
 mod cargo;
 mod chaos;
 mod demo_stack;
+#[cfg(test)]
+mod docs;
 mod lint;
 mod mutants;
 mod phase;

@@ -109,3 +109,7 @@ pub use profile::Profile;
 pub use rule::{BODY_BYTES_MAX, KeyRule, RESPONSE_BYTES_MAX, RESPONSE_TIME_MAX, Rule};
 pub use service::IdempotencyService;
 pub use status::{StatusBody, StatusService};
+
+#[cfg(all(doctest, feature = "axum", feature = "sqlite"))]
+#[doc = include_str!("../../../../docs/guide.md")]
+struct Guide;
