@@ -8,6 +8,10 @@
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
 //! | `settle` | finishes that failed and claims in doubt, tried until they are known |
 //! | `renew`, `lease_time` | keeping the lease while the work goes on, and how long it has lasted |
+//! | `wait`, `patience` | duplicates that wait for the first one; timeouts |
+//! | `attached` | work in its caller's task that goes on when the caller leaves |
+//! | `drain` | what is under way: bounded, and waited for at shutdown |
+//! | `answer` | what goes in and what comes out |
 //! | `lookup` | finding out about an uncertain intent |
 //! | `minimal` | keeping only what names a result, and making the answer again |
 

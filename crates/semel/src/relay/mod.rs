@@ -19,6 +19,20 @@
 //!   logged as an error.
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
 //! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `run` | the loop that publishes at least once: batch, rounds, done; backoff |
+//! | `exactly_once` | the loop for a sink that keeps a checkpoint in one transaction with the events |
+//! | `wave` | which events of a batch may go now, and what the sink's results mean: max attempts, parking |
+//! | `blame` | who is to blame when events fail: poison, or the sink |
+//! | `parts` | a batch in transactions, halved until the poison event is found |
+//! | `reached` | the checkpoint: how far a sink has come, as the bytes it keeps |
+//! | `promise` | whether the sink's configuration keeps what it promises |
+//! | `source` | the seam to an outbox: lease, batch, cursor, ack |
+//! | `poll`, `cdc` | the outbox read from its table, and from PostgreSQL's log |
+//! | `listing` | what a person sees of the outbox |
+//! | `options`, `metrics`, `health` | bounds; what is counted; whether it gets anywhere |
 
 mod blame;
 #[cfg(feature = "postgres")]

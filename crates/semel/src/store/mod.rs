@@ -3,6 +3,19 @@
 //! A store keeps one record per intent and changes it only as [`step`](crate::intent::state::step) says.
 //! Each method below states its laws; [`conformance`](crate::conformance) has one test per law, and every
 //! store passes them all.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `record`, `lineage`, `error` | what is remembered of an intent; which data this is; what an error says about the request's fate |
+//! | [`memory`], `sqlite`, `postgres`, `mysql`, `redis` | the stores |
+//! | `tiered` | Redis in front of a SQL store: a cache of finished outcomes |
+//! | `protect` | stored outcomes compressed and sealed |
+//! | `coalesce`, `batch`, `queue`, `command` | requests of many callers in one round trip; the bounded queue in front |
+//! | `outage` | a server that is down is not waited for by everybody: connect backoff |
+//! | `held` | a key that an open transaction holds |
+//! | `codes` | how SQL stores encode a record |
+//! | `any`, `url` | a store chosen at run time, by its URL |
+//! | `faulty` | a store that misbehaves on demand, for tests |
 
 use std::future::Future;
 use std::sync::Arc;

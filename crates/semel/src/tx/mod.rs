@@ -14,6 +14,10 @@
 //! | [`ledger`] | double-entry postings, each once |
 //! | [`mod@reference`] | a provider's name for the result, under one intent only |
 //! | [`upsert`] | work that is idempotent by itself |
+//! | `claim` | the claim inside the caller's transaction: lock, look, decide, write |
+//! | `turn` | one waiter per intent and process; the others wait in memory |
+//! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and a lock that was not had |
+//! | `remember` | how an answer is stored: an outcome, or a value as JSON |
 //! | `script` | what is written once over all drivers |
 //! | `tables` | tables made in a database that a URL names |
 

@@ -3,6 +3,19 @@
 //! ```text
 //!  source ─▶ named ─▶ lines by key ─▶ handler: marks and effects, one commit ─▶ settled at the source
 //! ```
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `run` | the loop: receive, handle side by side, settle |
+//! | `desk` | the scheduler: what is in flight, what may be handled now, max attempts, backoff, poison |
+//! | `batches`, `bisect` | which messages share a call; halving a batch until the failing one is found |
+//! | `calls`, `call` | the workers: calls under way, one call with its timeout |
+//! | `burial` | dead letters: kept for people, and only then acknowledged |
+//! | `letters` | dead letters that somebody wants redelivered |
+//! | `handler`, `message` | what users implement, and what they are given |
+//! | `look` | when an idle source is polled again |
+//! | `upkeep`, `window` | retention of marks, and the task that prunes them |
+//! | `options`, `metrics`, `trouble` | bounds; what is counted; health |
 
 mod batches;
 mod bisect;

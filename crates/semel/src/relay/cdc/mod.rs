@@ -18,6 +18,19 @@
 //!   out what that snapshot sees. Nothing is lost, and what was published since the last snapshot that was written down
 //!   is repeated.
 //! - **Another server**, or the same one restored or promoted: the lineage differs, and the relay stops.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `active` | the relay that is active: leader by lease, connected to the slot |
+//! | `find` | the next batch: due parked events, then the table scan, then the stream |
+//! | `stream`, `reader` | the slot's stream in batches; from messages to events |
+//! | `pgoutput` | the bytes of the plug-in `pgoutput`. Pure; never panics on malformed input |
+//! | `wire`, `connect` | the replication connection: frames, and how it is made |
+//! | `slot`, `setup`, `check` | what is known of the slot; making slot and publication; whether the server is set up |
+//! | `place`, `lsn` | positions in the log |
+//! | `table` | which table's rows are events, Debezium's too |
+//! | `aside` | events that are parked |
+//! | `lag`, `options`, `broken` | how much is left; how it is opened; errors and what to do about them |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
