@@ -14,7 +14,9 @@ fn documents() -> Vec<PathBuf> {
         ["README.md", "CONTRIBUTING.md", "SECURITY.md"].iter().map(|name| root().join(name)).collect();
     for folder in ["docs", "docs/decisions"] {
         let entries = fs::read_dir(root().join(folder)).expect("the folder").filter_map(Result::ok);
-        found.extend(entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "md")));
+        found.extend(
+            entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "md")),
+        );
     }
     found
 }
@@ -41,7 +43,13 @@ fn anchors(text: &str) -> BTreeSet<String> {
     });
     let anchor = |line: &str| {
         let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
-        line.trim_start_matches('#').trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")
+        line.trim_start_matches('#')
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(kept)
+            .collect::<String>()
+            .replace(' ', "-")
     };
     headings.map(anchor).collect()
 }
@@ -50,9 +58,11 @@ fn anchors(text: &str) -> BTreeSet<String> {
 fn every_link_leads_somewhere() {
     let mut broken = Vec::new();
     for document in documents() {
-        let text = fs::read_to_string(&document).unwrap_or_else(|error| panic!("{}: {error}", document.display()));
+        let text =
+            fs::read_to_string(&document).unwrap_or_else(|error| panic!("{}: {error}", document.display()));
         for link in links(&text).into_iter().filter(|link| !link.contains("://")) {
-            let (path, anchor) = link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
+            let (path, anchor) =
+                link.split_once('#').map_or((link.as_str(), None), |(path, anchor)| (path, Some(anchor)));
             let target = match path {
                 "" => document.clone(),
                 path => document.parent().expect("a folder").join(path),

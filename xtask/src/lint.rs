@@ -1,12 +1,15 @@
 //! `cargo xtask lint`: what can be seen without running anything.
 
+use std::time::Instant;
+
 use clap::Args;
 
 use crate::phase::{self, Phase};
 use crate::tally::tail;
-use crate::{cargo, toolchain};
+use crate::{cargo, tidy, toolchain};
 
-/// Check format, clippy and documentation; warnings are errors.
+/// Check tidiness (long files, imports that go the wrong way, `rust-version`), format, clippy and documentation; warnings
+/// are errors.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Also the slower gates: the library with every feature alone, and with none.
@@ -50,6 +53,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     phase::stop_when_interrupted(|| ())?;
     toolchain::ensure()?;
     let packages = cargo::packages(&arguments.packages);
+    let begin = Instant::now();
+    let tidy = tidy::check();
+    phase::report("tidy", tidy.is_ok(), begin.elapsed());
+    tidy?;
     check(phase::run("format", cargo::command(&["fmt", "--all", "--check"], &[], &[])))?;
     let clippy = cargo::command(&["clippy"], &packages, &["--all-targets", "--", "-D", "warnings"]);
     check(phase::run("clippy", clippy))?;

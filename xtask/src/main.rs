@@ -18,6 +18,7 @@ mod slow;
 mod suite;
 mod tally;
 mod test;
+mod tidy;
 mod toolchain;
 
 use std::process::ExitCode;
