@@ -45,9 +45,10 @@ pub(crate) struct Arguments {
 struct Folder {
     name: &'static str,
     globs: &'static [&'static str],
-    /// The tests that have to notice: the library's own, and those of the simulation, with one of these in their names.
+    /// The tests that have to notice: those with one of these in their names.
     tests: &'static [&'static str],
-    simulated: bool,
+    /// Where they are, besides the library: `worlds` is the simulation.
+    binaries: &'static [&'static str],
 }
 
 /// The code that decides, and what it is called here. What is left out is in .cargo/mutants.toml.
@@ -56,15 +57,20 @@ const FOLDERS: &[Folder] = &[
         name: "fingerprint",
         globs: &["crates/semel/src/intent/fingerprint/**/*.rs"],
         tests: &["fingerprint"],
-        simulated: false,
+        binaries: &[],
     },
     Folder {
         name: "intent",
         globs: &["crates/semel/src/intent/*.rs"],
         tests: &["intent", "guard", "store", "key"],
-        simulated: true,
+        binaries: &["worlds"],
     },
-    Folder { name: "guard", globs: &["crates/semel/src/guard/**/*.rs"], tests: &["guard"], simulated: true },
+    Folder {
+        name: "guard",
+        globs: &["crates/semel/src/guard/**/*.rs"],
+        tests: &["guard"],
+        binaries: &["it", "worlds"],
+    },
     Folder {
         name: "relay",
         globs: &[
@@ -75,7 +81,7 @@ const FOLDERS: &[Folder] = &[
             "crates/semel/src/relay/poll/aside.rs",
         ],
         tests: &["relay"],
-        simulated: true,
+        binaries: &["it", "worlds"],
     },
     Folder {
         name: "consumer",
@@ -85,7 +91,7 @@ const FOLDERS: &[Folder] = &[
             "crates/semel/src/inbox/consumer/trouble.rs",
         ],
         tests: &["consumer"],
-        simulated: true,
+        binaries: &["it", "worlds"],
     },
     Folder {
         name: "client",
@@ -94,8 +100,9 @@ const FOLDERS: &[Folder] = &[
             "crates/semel/src/http/client/seen.rs",
             "crates/semel/src/http/client/policy.rs",
         ],
-        tests: &["client"],
-        simulated: true,
+        // The modules of the binary `client`, too.
+        tests: &["client", "answers", "budget", "durable", "own_layer"],
+        binaries: &["client", "worlds"],
     },
 ];
 
@@ -113,15 +120,14 @@ impl Folder {
     /// What cargo builds for its tests.
     fn built(&self) -> Vec<&'static str> {
         let mut words = vec!["--no-default-features", "--features", FEATURES, "--lib"];
-        if self.simulated {
-            // Compiled once and run once: not worth to be optimised.
-            words.extend(["--test", "worlds", "--config", "profile.dev.package.simulation.opt-level=0"]);
-        }
+        words.extend(self.binaries.iter().flat_map(|name| ["--test", name]));
+        // Compiled once and run once: not worth to be optimised.
+        words.extend(["--config", "profile.dev.package.simulation.opt-level=0"]);
         words
     }
 
     fn packages(&self) -> &'static [&'static str] {
-        if self.simulated { &["semel", "simulation"] } else { &["semel"] }
+        if self.binaries.contains(&"worlds") { &["semel", "simulation"] } else { &["semel"] }
     }
 
     /// Which tests run.
