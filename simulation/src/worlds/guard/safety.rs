@@ -28,6 +28,7 @@ pub(super) async fn judge(plan: &Plan, shared: &Shared, clock: &StoreClock) -> V
     let judge = Judge { plan, clock, pages: &pages };
     judge.effects()?;
     judge.runs()?;
+    judge.dropped()?;
     judge.unguarded()?;
     judge.fence()?;
     judge.answers()?;
@@ -116,6 +117,27 @@ impl Judge<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Work that lost its claim runs to its end: what it does cannot be taken back. It is dropped where a lookup decides about
+    /// it, and after the operation's own timeout.
+    fn dropped(&self) -> Verdicts {
+        let settings = &self.plan.settings;
+        let may_drop = |key: usize| {
+            settings.timeout_ms.is_some()
+                || (settings.lookup.is_some() && settings.effect(key) == Effect::Opaque)
+        };
+        let dropped =
+            self.pages.runs.iter().find(|run| {
+                run.ended == Some(RunEnd::Dropped) && !run.process.is_dead() && !may_drop(run.key)
+            });
+        match dropped {
+            Some(run) => broken(
+                "work is dropped only where a lookup decides about it",
+                format!("key {} began at {:?} and was dropped", run.key, run.began),
+            ),
+            None => Ok(()),
+        }
     }
 
     fn unguarded(&self) -> Verdicts {

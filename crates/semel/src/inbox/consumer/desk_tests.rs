@@ -366,3 +366,50 @@ fn failing_lines_that_hold_too_much_are_given_up_sooner_while_others_are_handled
     // They do not hold too much any more.
     assert_eq!(fail(&mut desk, 3, later), Some(Verdict::Again));
 }
+
+/// A desk whose line `a` has failed once before `b` was handled.
+fn failed_before_another_was_handled(now: Instant, options: &ConsumerOptions) -> Desk {
+    let mut desk = desk(&[Some("a"), Some("b"), Some("a")]);
+    begin(&mut desk, 0);
+    let verdict = desk.tried(Receipt(0), failed(FailedKind::Message), NOT_BLAMED, now, options);
+    assert_eq!(verdict, Some(Verdict::Again));
+    desk.round(&[(Receipt(1), Tried::Done)], now, options);
+    desk.tried(Receipt(1), Tried::Done, NOT_BLAMED, now, options);
+    begin(&mut desk, 0);
+    desk
+}
+
+#[test]
+fn a_line_that_holds_its_share_is_given_up_when_others_were_handled_since() {
+    let (now, options) = (Instant::now(), ConsumerOptions::default());
+    // Since its last failure, however long ago: with one message less, it is not crowding.
+    let table = [(1, true), (2, true), (3, false)];
+    for (share, is_buried) in table {
+        let mut desk = failed_before_another_was_handled(now, &options);
+        let round = Round { is_blamed: false, crowding: Some(share) };
+        let later = now + 10 * WORKED;
+        let verdict = desk.tried(Receipt(0), failed(FailedKind::Message), round, later, &options);
+        assert_eq!(verdict == buried(), is_buried, "a share of {share}");
+    }
+    // Where nobody is to blame, nothing is given up.
+    let mut desk = failed_before_another_was_handled(now, &options);
+    let round = Round { is_blamed: false, crowding: Some(1) };
+    let verdict = desk.tried(Receipt(0), failed(FailedKind::Later), round, now, &options);
+    assert_eq!(verdict, Some(Verdict::Again));
+}
+
+#[test]
+fn a_line_that_holds_its_share_is_given_up_while_the_handler_works() {
+    let (now, options) = (Instant::now(), ConsumerOptions::default());
+    for (after, is_buried) in
+        [(Duration::ZERO, true), (WORKED - Duration::from_millis(1), true), (WORKED, false)]
+    {
+        let mut desk = failed_before_another_was_handled(now, &options);
+        // This failure comes after what was handled; at the next one nothing was handled since.
+        desk.tried(Receipt(0), failed(FailedKind::Message), NOT_BLAMED, now, &options);
+        begin(&mut desk, 0);
+        let round = Round { is_blamed: false, crowding: Some(2) };
+        let verdict = desk.tried(Receipt(0), failed(FailedKind::Message), round, now + after, &options);
+        assert_eq!(verdict == buried(), is_buried, "{after:?} after something was handled");
+    }
+}
