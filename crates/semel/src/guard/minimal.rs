@@ -142,3 +142,33 @@ impl<S: Store> Guarded<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names a result, names none, or panics.
+    struct Names(Option<&'static str>);
+
+    impl Rebuild for Names {
+        fn reference(&self, _: &Outcome) -> Option<String> {
+            assert_ne!(self.0, Some("panic"), "on purpose");
+            self.0.map(str::to_owned)
+        }
+
+        fn rebuild(&self, _: Kept) -> Rebuilt<'_> {
+            Box::pin(async { Err("nobody asks".into()) })
+        }
+    }
+
+    #[test]
+    fn of_a_named_result_no_header_is_kept_nor_where_naming_panics() {
+        let operation = Operation::new("pay").unwrap();
+        let outcome = || Outcome::new(201, "Jane Doe").header("set-cookie", "jane");
+        let kept = |names| kept(Some(&Names(names)), &operation, outcome());
+        let none = Headers::NONE;
+        assert_eq!(kept(Some("7")), Outcome { code: 201, headers: none, body: Body::Reference("7".into()) });
+        assert_eq!(kept(Some("panic")), Outcome { code: 201, headers: Headers::NONE, body: Body::NotKept });
+        assert_eq!(kept(None), outcome(), "what has no name is kept as it is");
+    }
+}

@@ -113,16 +113,21 @@ async fn a_cache_of_statements_is_named_as_what_is_wrong() {
     }
     first.commit().await.unwrap();
     second.commit().await.unwrap();
-    // A third one takes one of the two sessions, so that the other is all that is left to both.
-    let busy = pooled.pool(1, 100).await;
-    let third = busy.begin().await.unwrap();
+    // Others take three of the pooler's four sessions, so that one is all that is left to both.
+    let busy = pooled.pool(3, 100).await;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(busy.begin().await.unwrap());
+    }
     pay(&one, "a").await.unwrap();
     // The same session, on which the first has prepared its statements under the names that this one wants.
     let error = pay(&other, "b").await.unwrap_err();
     let TxError::Database(error) = error else { panic!("not {error:?}") };
     assert!(error.to_string().contains("statement_cache_capacity(0)"), "{error}: {:?}", error.source());
     assert_eq!(pooled.world.count("SELECT count(*) FROM payment").await, 1);
-    third.rollback().await.unwrap();
+    for other in others {
+        other.rollback().await.unwrap();
+    }
     for pool in [one, other, busy] {
         pool.close().await;
     }
