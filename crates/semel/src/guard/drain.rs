@@ -68,9 +68,9 @@ impl Tracker {
         Arc::clone(&self.unrecorded).try_acquire_owned().ok()
     }
 
-    /// A place among the claims that are given back, however long the store is down; `None` when there are too many. A
-    /// drain does not wait for them: nothing ran under these claims.
-    pub(super) fn give_back(&self) -> Option<OwnedSemaphorePermit> {
+    /// Permits asking about a claim in doubt for as long as the store is down; `None` when there are too many. A drain waits
+    /// for these claims up to its limit, as for outcomes: whoever gives one back in the background counts among those, too.
+    pub(super) fn give_back_permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.give_backs).try_acquire_owned().ok()
     }
 

@@ -15,7 +15,7 @@ use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, Sto
 
 /// Times a claim is asked for before the outage policy decides.
 const CLAIM_TRIES: u32 = 3;
-/// Times a claim in doubt is asked about before it is left to its lease, where too many others are.
+/// Times a claim in doubt is asked about before it is left to its lease, when it got no permit to ask for longer.
 const SETTLE_TRIES: u32 = 10;
 /// Pauses between tries in the background.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -120,11 +120,11 @@ impl<S: Store> Guarded<S> {
     /// Gives back a claim that may have gone through although nobody will run it: otherwise its lease would
     /// run out and leave an intent uncertain that never started.
     pub(super) async fn give_back(&self, claim: Claim) {
-        let place = self.of.guard.inner.tracker.give_back();
+        let permit = self.of.guard.inner.tracker.give_back_permit();
         let started = tokio::time::Instant::now();
         for attempt in 0.. {
             let goes_on =
-                (place.is_some() || attempt + 1 < SETTLE_TRIES) && started.elapsed() < UNRECORDED_MAX;
+                (permit.is_some() || attempt + 1 < SETTLE_TRIES) && started.elapsed() < UNRECORDED_MAX;
             match self.ask(Phase::Claim, pin!(self.of.guard.inner.store.claim(claim.clone()))).await {
                 Ok(claimed) if !is_unseen(&claimed) => {
                     if let Some(ticket) = own_ticket(&claimed, &claim) {

@@ -391,7 +391,7 @@ fn a_line_that_holds_its_share_is_given_up_when_others_were_handled_since() {
         let verdict = desk.tried(Receipt(0), failed(FailedKind::Message), round, later, &options);
         assert_eq!(verdict == buried(), is_buried, "a share of {share}");
     }
-    // Where nobody is to blame, nothing is given up.
+    // A transient failure is not the message's own, and gives nothing up.
     let mut desk = failed_before_another_was_handled(now, &options);
     let round = Round { is_blamed: false, crowding: Some(1) };
     let verdict = desk.tried(Receipt(0), failed(FailedKind::Later), round, now, &options);

@@ -10,7 +10,7 @@
 //! | `desk` | the scheduler: what is in flight, what may be handled now, max attempts, backoff, poison |
 //! | `batches`, `bisect` | which messages share a call; halving a batch until the failing one is found |
 //! | `calls`, `call` | the workers: calls under way, one call with its timeout |
-//! | `burial` | dead letters: kept for people, and only then acknowledged |
+//! | `burial` | writes a dead letter, then acknowledges the message |
 //! | `letters` | dead letters that somebody wants redelivered |
 //! | `handler`, `message` | what users implement, and what they are given |
 //! | `look` | when an idle source is polled again |

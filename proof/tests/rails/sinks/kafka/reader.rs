@@ -38,8 +38,8 @@ pub async fn topic(bootstrap: &str, name: &str, partitions: i32, settings: &[(&s
     made[0].as_ref().unwrap();
 }
 
-/// Waits until every transaction on the topic has ended. The coordinator answers a commit before the partitions know of
-/// it, and whoever reads only what is committed would find the end before the last events.
+/// Waits until every transaction on the topic has ended. The coordinator answers a commit before the markers are in the
+/// partitions. Until then a `read_committed` consumer reports the end of the partition before the last events.
 pub fn wait_for_transactions(bootstrap: &str, topic: &str) {
     let asker = |isolation: &str| -> BaseConsumer {
         let mut config = ClientConfig::new();
