@@ -2,7 +2,7 @@
 
 use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayOptions, Source};
+use semel::relay::{OutboxReader, Relay, RelayOptions};
 use semel::sink::kafka::KafkaSink;
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,7 +37,7 @@ pub async fn run(mut words: impl Iterator<Item = String>) -> Result<(), Failed> 
     }
 }
 
-async fn relay(source: impl Source, to: &str) -> Result<(), Failed> {
+async fn relay(source: impl OutboxReader, to: &str) -> Result<(), Failed> {
     let relay = Relay::new(source, KafkaSink::options(to).open()?, RelayOptions::default());
     let (stop, mut term) = (relay.stop_handle(), signal(SignalKind::terminate())?);
     tokio::spawn(async move {

@@ -74,11 +74,11 @@ const FOLDERS: &[Folder] = &[
     Folder {
         name: "relay",
         globs: &[
-            "crates/semel/src/relay/wave.rs",
+            "crates/semel/src/relay/batch_progress.rs",
             "crates/semel/src/relay/blame.rs",
-            "crates/semel/src/relay/parts.rs",
+            "crates/semel/src/relay/transaction_split.rs",
             "crates/semel/src/relay/exactly_once.rs",
-            "crates/semel/src/relay/poll/aside.rs",
+            "crates/semel/src/relay/poll/parking.rs",
         ],
         tests: &["relay"],
         binaries: &["it", "worlds"],
@@ -86,9 +86,9 @@ const FOLDERS: &[Folder] = &[
     Folder {
         name: "consumer",
         globs: &[
-            "crates/semel/src/inbox/consumer/desk.rs",
+            "crates/semel/src/inbox/consumer/scheduler.rs",
             "crates/semel/src/inbox/consumer/bisect.rs",
-            "crates/semel/src/inbox/consumer/trouble.rs",
+            "crates/semel/src/inbox/consumer/health.rs",
         ],
         tests: &["consumer"],
         binaries: &["it", "worlds"],
@@ -97,7 +97,7 @@ const FOLDERS: &[Folder] = &[
         name: "client",
         globs: &[
             "crates/semel/src/http/client/decide.rs",
-            "crates/semel/src/http/client/seen.rs",
+            "crates/semel/src/http/client/response_class.rs",
             "crates/semel/src/http/client/policy.rs",
         ],
         // The modules of the binary `client`, too.

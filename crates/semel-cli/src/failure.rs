@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use semel::relay::SourceError;
+use semel::relay::OutboxReaderError;
 use semel::store::{ErrorKind, StoreError};
 
 /// Why a command ended early. The message is one line and says what to do next.
@@ -48,10 +48,10 @@ impl From<StoreError> for Failed {
     }
 }
 
-impl From<SourceError> for Failed {
-    fn from(error: SourceError) -> Self {
+impl From<OutboxReaderError> for Failed {
+    fn from(error: OutboxReaderError) -> Self {
         match error {
-            SourceError::Store(error) => error.into(),
+            OutboxReaderError::Store(error) => error.into(),
             other => Self::NotDone(other.to_string()),
         }
     }

@@ -27,9 +27,9 @@ mod moment;
 #[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod outbox;
 mod outcome;
-mod promise;
 #[cfg(feature = "redis")]
 mod redis;
+mod sink_probe;
 // A build without a broker or a database of some kind has parts of these that nobody uses.
 #[cfg_attr(not(all(feature = "kafka", feature = "postgres", feature = "redis")), allow(dead_code, unused))]
 mod relay;

@@ -45,7 +45,7 @@
 //! | `tx` | the strongest mode: once inside your own transaction, phases, commands (a SQL feature) |
 //! | `outbox` | events told if and only if your transaction commits (a SQL feature) |
 //! | `relay` | from the outbox to the sink: nothing lost, nothing overtaken (a SQL feature) |
-//! | `inbox` | each message handled once, in your transaction or [over any store](inbox::modes); the webhook receiver (feature `webhook-receiver`) |
+//! | `inbox` | each message handled once, in your transaction or [over any store](inbox::store_dedup); the webhook receiver (feature `webhook-receiver`) |
 //! | `sink` | where events go: the seam to a broker, one guarantee each |
 //! | `http` | the same for HTTP: a tower layer, and the client (features `http`, `client`) |
 //! | [`observe`] | every metric and span name |
@@ -71,6 +71,11 @@ pub mod crash;
 pub mod guard;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(all(
+    any(feature = "sqlite", feature = "postgres", feature = "mysql"),
+    any(feature = "webhook", feature = "forward")
+))]
+mod http_post;
 #[cfg(any(
     feature = "client",
     all(any(feature = "sqlite", feature = "postgres", feature = "mysql"), feature = "webhook")
@@ -82,11 +87,6 @@ pub mod intent;
 pub mod observe;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod outbox;
-#[cfg(all(
-    any(feature = "sqlite", feature = "postgres", feature = "mysql"),
-    any(feature = "webhook", feature = "forward")
-))]
-mod post;
 pub mod recover;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod relay;
@@ -101,7 +101,7 @@ pub mod sink;
 pub mod source;
 pub mod store;
 #[cfg(any(feature = "postgres-tls", feature = "webhook", feature = "forward"))]
-mod trust;
+mod tls_roots;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod tx;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::outbox::Event;
-use semel::relay::{Batch, Lag, Pruned, Settled, Source, SourceError};
+use semel::relay::{Batch, Lag, OutboxReader, OutboxReaderError, Pruned, Settled};
 use semel::sink::{Guarantee, Published, Sink};
 use tokio::sync::mpsc;
 
@@ -46,40 +46,40 @@ impl Sink for ConfirmedEarly {
 /// Marks a batch as published when it is given, before it is.
 pub struct DoneEarly<S>(pub S);
 
-impl<S: Source> Source for DoneEarly<S> {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl<S: OutboxReader> OutboxReader for DoneEarly<S> {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let batch = self.0.next().await?;
         if let Some(batch) = &batch {
-            self.0.done(&vec![Settled::Confirmed; batch.events.len()]).await?;
+            self.0.ack(&vec![Settled::Confirmed; batch.events.len()]).await?;
         }
         Ok(batch)
     }
 
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        self.0.keep().await
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        self.0.renew_lease().await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
-    fn holds(&self) -> bool {
-        self.0.holds()
+    fn holds_lease(&self) -> bool {
+        self.0.holds_lease()
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         self.0.prune(older_than).await
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.0.lag().await
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
-        self.0.leave().await
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
+        self.0.release().await
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel::outbox::{Event, EventError};
-use semel::relay::{Batch, Lag, Lineage, Pending, Position, Pruned, Settled, Source, SourceError};
+use semel::relay::{
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
+};
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
@@ -32,7 +34,7 @@ impl Naive {
     }
 }
 
-fn told(error: impl std::fmt::Display) -> SourceError {
+fn told(error: impl std::fmt::Display) -> OutboxReaderError {
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, error.to_string()).into()
 }
 
@@ -42,8 +44,8 @@ fn event(row: &Row) -> Result<Event, EventError> {
     Ok(event.with_id(Uuid::parse_str(&text(6)).unwrap_or_default()))
 }
 
-impl Source for Naive {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for Naive {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let columns = "SELECT xid::text, seq, topic, type, key, payload, id::text FROM semel_outbox";
         let text = match self.by {
             By::Seq => format!("{columns} WHERE seq > $2 AND $1::text IS NOT NULL ORDER BY seq LIMIT 1000"),
@@ -61,32 +63,32 @@ impl Source for Naive {
         Ok(Some(Batch::new(position, events)))
     }
 
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
         self.at = self.next.take().unwrap_or_else(|| self.at.clone());
         Ok(())
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         true
     }
 
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         Ok(Lag::default())
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 }

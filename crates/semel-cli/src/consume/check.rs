@@ -13,7 +13,7 @@ use super::from::From;
 use crate::args::Cli;
 use crate::duration::shown;
 use crate::failure::Failed;
-use crate::promise::{Check, conclude, lines};
+use crate::sink_probe::{Check, conclude, lines};
 use crate::stdout;
 use crate::store_url;
 use crate::url::without_password;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use semel::Guard;
 use semel::inbox::consumer::{Consumer, ConsumerMetrics, ConsumerOptions};
 use semel::inbox::forward::Forward;
-use semel::inbox::modes::Marks;
+use semel::inbox::store_dedup::Dedup;
 use semel::recover::Sweeper;
 use semel::source::Source;
 use semel::store::{self, Store};
@@ -63,7 +63,7 @@ pub(crate) async fn run(cli: &Cli, args: &Consume) -> Result<(), Failed> {
     let graves = Graves::open(poison, url).await?;
     let guard = Guard::new(store);
     let name = args.name.clone().unwrap_or_else(|| from.group.clone());
-    let marks = Marks::new(&guard, &name)
+    let marks = Dedup::new(&guard, &name)
         .and_then(|marks| marks.lease(Duration::from_millis(args.bounds.lease)))
         .and_then(|marks| marks.window(Duration::from_millis(args.bounds.window)));
     let handler = marks.and_then(|marks| marks.state_machine(args.effect.into(), to));
@@ -141,7 +141,7 @@ fn options(args: &Consume) -> ConsumerOptions {
         .window(Duration::from_millis(bounds.window))
         .pause(PAUSE_FIRST, Duration::from_millis(bounds.pause_max))
         .handle_timeout(Duration::from_millis(bounds.timeout) + STORE_TIME)
-        .farewell(Duration::from_millis(bounds.drain))
+        .drain_timeout(Duration::from_millis(bounds.drain))
 }
 
 /// The source, of which is told when it keeps messages for longer than we remember them.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::inbox::consumer::{Buried, DeadLetters, Due, Failed as NotKept, Nowhere};
-use semel::inbox::dead::InboxTables;
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, Failed as NotKept, NoDeadLetters};
+use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{dialect, migrate};
 
 use super::args::Poison;
@@ -15,7 +15,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(600);
 /// Nowhere, so that its key waits; or beside the marks, where `semel inbox` finds them.
 pub(super) enum Graves {
     Stop,
-    Park(InboxTables),
+    Park(DeadLetterStore),
 }
 
 /// What was asked for; else parked where the store has tables.
@@ -36,7 +36,7 @@ impl Graves {
             Poison::Stop => Ok(Self::Stop),
             Poison::Park => {
                 migrate(store_url).await?;
-                Ok(Self::Park(InboxTables::open(store_url).await?))
+                Ok(Self::Park(DeadLetterStore::open(store_url).await?))
             }
         }
     }
@@ -59,30 +59,30 @@ impl Graves {
 }
 
 impl DeadLetters for Graves {
-    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), NotKept> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), NotKept> {
         match self {
-            Self::Stop => Nowhere.bury(consumer, message).await,
-            Self::Park(tables) => tables.bury(consumer, message).await,
+            Self::Stop => NoDeadLetters.dead_letter(consumer, message).await,
+            Self::Park(tables) => tables.dead_letter(consumer, message).await,
         }
     }
 
     async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, NotKept> {
         match self {
-            Self::Stop => Nowhere.due(consumer, most, lease).await,
+            Self::Stop => NoDeadLetters.due(consumer, most, lease).await,
             Self::Park(tables) => tables.due(consumer, most, lease).await,
         }
     }
 
     async fn handled(&self, letter: i64) -> Result<(), NotKept> {
         match self {
-            Self::Stop => Nowhere.handled(letter).await,
+            Self::Stop => NoDeadLetters.handled(letter).await,
             Self::Park(tables) => tables.handled(letter).await,
         }
     }
 
     async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), NotKept> {
         match self {
-            Self::Stop => Nowhere.failed(letter, error, tries).await,
+            Self::Stop => NoDeadLetters.failed(letter, error, tries).await,
             Self::Park(tables) => tables.failed(letter, error, tries).await,
         }
     }

@@ -14,8 +14,8 @@ use payments::schema::Schema;
 use tokio::net::TcpListener;
 use tower_service::Service;
 
+use super::faults::{Ending, Mischief};
 use super::ledger::{Charge, Counted};
-use super::mischief::{Ending, Mischief};
 use crate::args::DemoService;
 use crate::failure::Failed;
 use crate::gateway::stdin_ended;

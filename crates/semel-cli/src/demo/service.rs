@@ -27,8 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use super::faults::{Ending, Mischief, lookup_is_broken};
 use super::ledger::{Charge, Ledger};
-use super::mischief::{Ending, Mischief, lookup_is_broken};
 use crate::args::Bug;
 
 const CONNECTIONS_MAX: usize = 2_048;

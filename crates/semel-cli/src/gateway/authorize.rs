@@ -8,10 +8,10 @@ use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 
 use super::body::{Payload, collected, whole};
+use super::de::Question;
 use super::forward::{Forward, Peer};
-use super::hop;
+use super::forwarded_headers;
 use super::problem::{Problem, Trouble};
-use super::text::Question;
 use super::upstream::Failed;
 
 /// Most that is read of an answer nobody will see, to keep its connection.
@@ -64,7 +64,7 @@ impl Authorize {
                 return Allowed::Failed(Problem::from(Trouble::AuthorizeFailed).status(status));
             }
         };
-        hop::strip(response.headers_mut(), &[]);
+        forwarded_headers::strip(response.headers_mut(), &[]);
         if !response.status().is_success() {
             counted.authorize("refused");
             return Allowed::No(Box::new(response));
@@ -104,7 +104,7 @@ impl Authorize {
         {
             headers.insert(header::HOST, HeaderValue::from_str(authority.as_str())?);
         }
-        for (name, value) in hop::forwarded_of(&parts.headers) {
+        for (name, value) in forwarded_headers::forwarded_of(&parts.headers) {
             headers.append(name, value);
         }
         // What for, where upstream's permissions depend on it.

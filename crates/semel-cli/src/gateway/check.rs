@@ -7,10 +7,10 @@ use semel::http::{KeyRule, On5xx};
 use semel::{InFlight, KeyFormat, Retention, StoreDown};
 use serde_json::{Value, json};
 
-use super::bucket::Rate;
+use super::de::Duplicates;
 use super::operation::Operation;
 use super::settings::{ScopeOf, Settings};
-use super::text::Duplicates;
+use super::token_bucket::Rate;
 use crate::url::without_password;
 
 /// All settings as a document. Secrets are left out: the values of `lookup_headers`, a store's password.

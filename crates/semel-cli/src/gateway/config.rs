@@ -11,7 +11,7 @@ use semel::http::{KeyRule, On5xx, Profile};
 use semel::{Effect, KeyFormat, Preset, Retention, StoreDown};
 use serde::Deserialize;
 
-use super::text::{Duplicates, Level, Question, Size, Tenant, Text};
+use super::de::{Duplicates, Level, Question, Size, Tenant, Text};
 use crate::failure::Failed;
 use crate::keys::KeySource;
 

@@ -17,11 +17,11 @@ use tower_service::Service;
 use super::authorize::{Allowed, Authorize};
 use super::body::{BoxError, Payload, Progress, Watched, whole};
 use super::forward::{Broken, FirstRun, Forward, Peer};
+use super::idle_timeout::Busy;
 use super::limits::Limits;
 use super::metrics::Counted;
 use super::problem::{Problem, Trouble};
-use super::pulse::Busy;
-use super::screen::screen;
+use super::request_checks::screen;
 use super::shadow::Shadow;
 use super::upstream::Failed;
 

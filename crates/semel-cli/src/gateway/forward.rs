@@ -15,7 +15,7 @@ use semel::http::{ClaimHandle, EdgeBody};
 use tower_service::Service;
 
 use super::body::Payload;
-use super::hop;
+use super::forwarded_headers;
 use super::metrics::Counted;
 use super::quota::Quotas;
 use super::upstream::{Failed, Upstream};
@@ -74,7 +74,7 @@ impl Forward {
         *request.uri_mut() = Uri::from(path.unwrap_or_else(|| PathAndQuery::from_static("/")));
         *request.version_mut() = Version::HTTP_11;
         let headers = request.headers_mut();
-        hop::strip(headers, &self.end_to_end);
+        forwarded_headers::strip(headers, &self.end_to_end);
         // hyper has said "continue" by itself.
         headers.remove(header::EXPECT);
         let host = match authority {
@@ -82,7 +82,7 @@ impl Forward {
             None => headers.get(header::HOST).cloned(),
         };
         if let Some(Peer { shown, trusted }) = peer {
-            hop::forwarded(headers, shown, trusted, host.as_ref());
+            forwarded_headers::forwarded(headers, shown, trusted, host.as_ref());
         }
         let ours = || self.upstream.host().cloned();
         if let Some(host) = host.filter(|_| self.keep_host).or_else(ours) {
@@ -101,7 +101,7 @@ impl Forward {
         }
         match self.upstream.send(self.address(request)).await {
             Ok(mut response) => {
-                hop::strip(response.headers_mut(), &[]);
+                forwarded_headers::strip(response.headers_mut(), &[]);
                 *response.version_mut() = Version::HTTP_11;
                 Ok(match &claim {
                     Some(claim) => self.quotas.counting(claim.intent(), response),

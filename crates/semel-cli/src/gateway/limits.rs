@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use semel::Intent;
 use semel::store::{AnyStore, Store};
 
-use super::bucket::{Buckets, Rate};
 use super::forward::FirstRun;
 use super::metrics::Counted;
 use super::problem::{Problem, Trouble};
 use super::quota::Quotas;
+use super::token_bucket::{Buckets, Rate};
 
 /// How long the store may take to say whether an intent is known.
 const KNOWN_TIME_MAX: Duration = Duration::from_secs(2);

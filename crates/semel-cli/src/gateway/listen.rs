@@ -21,9 +21,9 @@ use tokio::time::timeout;
 use super::body::Payload;
 use super::edge::Edge;
 use super::forward::Peer;
-use super::hop::Trusted;
+use super::forwarded_headers::Trusted;
+use super::idle_timeout::{Due, Phases, Pulse};
 use super::metrics::Counted;
-use super::pulse::{Due, Phases, Pulse};
 use super::smuggling::{HeadLimits, Inspector};
 use super::wire::Wire;
 

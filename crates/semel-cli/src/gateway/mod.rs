@@ -2,12 +2,12 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `config`, `text`, `settings`, `operation`, `check` | from file, environment and flags to what holds |
-//! | `listen`, `pulse` | connections: taken, bounded in every phase, ended |
+//! | `config`, `de`, `settings`, `operation`, `check` | from file, environment and flags to what holds |
+//! | `listen`, `idle_timeout` | connections: taken, bounded in every phase, ended |
 //! | `wire`, `smuggling` | what an HTTP/1 connection may say |
 //! | `edge` | one request: screened, authorised, limited, guarded, forwarded, answered |
-//! | `screen`, `authorize`, `limits` (`bucket`, `quota`) | what is asked before anything is claimed |
-//! | `forward`, `hop`, `upstream`, `body` | one request on its way, and whether it was sent |
+//! | `request_checks`, `authorize`, `limits` (`token_bucket`, `quota`) | what is asked before anything is claimed |
+//! | `forward`, `forwarded_headers`, `upstream`, `body` | one request on its way, and whether it was sent |
 //! | `lookup` | asking the service about an uncertain intent: when its client retries, and without one |
 //! | `shadow` | watching without touching |
 //! | `problem`, `openapi` | what clients are told |
@@ -16,12 +16,13 @@
 mod admin;
 mod authorize;
 mod body;
-mod bucket;
 mod check;
 mod config;
+mod de;
 mod edge;
 mod forward;
-mod hop;
+mod forwarded_headers;
+mod idle_timeout;
 mod limits;
 mod listen;
 mod lookup;
@@ -29,13 +30,12 @@ mod metrics;
 mod openapi;
 mod operation;
 mod problem;
-mod pulse;
 mod quota;
-mod screen;
+mod request_checks;
 mod settings;
 mod shadow;
 mod smuggling;
-mod text;
+mod token_bucket;
 mod upstream;
 mod wire;
 
@@ -53,6 +53,7 @@ use tokio::time::Instant;
 use tower_layer::Layer;
 
 use self::authorize::{Authorize, Principal};
+use self::de::Tenant;
 use self::edge::Edge;
 use self::forward::Forward;
 use self::limits::Limits;
@@ -62,7 +63,6 @@ use self::operation::Operation;
 use self::quota::Quotas;
 use self::settings::{ScopeOf, Settings};
 use self::shadow::Shadow;
-use self::text::Tenant;
 use self::upstream::Upstream;
 use crate::admin::bind;
 use crate::args::Gateway;

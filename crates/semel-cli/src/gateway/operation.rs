@@ -8,9 +8,9 @@ use semel::http::{BODY_BYTES_MAX, KeyRule, On5xx, RESPONSE_BYTES_MAX, Rule};
 use semel::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
 
 use super::config::OperationTable;
+use super::de::{Duplicates, FromText, Question, Text};
 use super::forward::Forward;
 use super::lookup::UpstreamLookup;
-use super::text::{Duplicates, FromText, Question, Text};
 
 /// What holds for one operation.
 #[derive(Clone, Debug)]

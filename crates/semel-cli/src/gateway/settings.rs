@@ -10,13 +10,13 @@ use semel::http::{BUFFERED_BYTES_MAX, Profile, headers};
 use semel::recover::{ReconcileLimits, SweepLimits};
 use semel::store::protect::Protection;
 
-use super::bucket::Rate;
 use super::config::{File, LimitsTable, ProtectTable, RecoverTable, TimeoutsTable};
-use super::hop::Trusted;
+use super::de::{FromText, Level, Question, Size, Tenant, Text};
+use super::forwarded_headers::Trusted;
+use super::idle_timeout::Phases;
 use super::operation::Operation;
-use super::pulse::Phases;
 use super::smuggling::{HEADERS_MAX, HeadLimits};
-use super::text::{FromText, Level, Question, Size, Tenant, Text};
+use super::token_bucket::Rate;
 use super::upstream::Target;
 use crate::admin::keep_inside;
 use crate::args::{Gateway, STORE_DEFAULT};

@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
+use super::idle_timeout::{Busy, Pulse};
 use super::metrics::Counted;
-use super::pulse::{Busy, Pulse};
 use super::smuggling::{Inspector, Refusal};
 
 /// Read at a time. On the stack: an idle connection holds no buffer.

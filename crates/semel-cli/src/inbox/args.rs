@@ -1,7 +1,7 @@
 //! What `semel inbox` can be told.
 
 use clap::{Args, Subcommand};
-use semel::inbox::dead::LISTED_LETTERS_MAX;
+use semel::inbox::dead_letter::LISTED_LETTERS_MAX;
 
 use crate::values::parse_why;
 

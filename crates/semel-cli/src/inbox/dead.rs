@@ -1,6 +1,6 @@
 //! `semel inbox dead`
 
-use semel::inbox::dead::{InboxTables, Letter, Listing};
+use semel::inbox::dead_letter::{DeadLetterFilter, DeadLetterStore, StoredDeadLetter};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ struct PageView<'a> {
 }
 
 impl<'a> LetterView<'a> {
-    pub(super) fn new(letter: &'a Letter) -> Self {
+    pub(super) fn new(letter: &'a StoredDeadLetter) -> Self {
         let dropped = letter.dropped.as_ref();
         Self {
             id: letter.number,
@@ -67,15 +67,16 @@ impl<'a> LetterView<'a> {
 }
 
 /// Those of a consumer and a source.
-pub(super) fn listing(consumer: Option<&str>, source: Option<&str>) -> Listing {
-    let listing = consumer.map_or_else(Listing::new, |consumer| Listing::new().consumer(consumer));
+pub(super) fn listing(consumer: Option<&str>, source: Option<&str>) -> DeadLetterFilter {
+    let listing =
+        consumer.map_or_else(DeadLetterFilter::new, |consumer| DeadLetterFilter::new().consumer(consumer));
     match source {
         Some(source) => listing.source(source),
         None => listing,
     }
 }
 
-pub(super) async fn run(tables: &InboxTables, args: &Dead, json: bool) -> Result<(), Failed> {
+pub(super) async fn run(tables: &DeadLetterStore, args: &Dead, json: bool) -> Result<(), Failed> {
     let mut listing = listing(args.consumer.as_deref(), args.source.as_deref()).after(args.after);
     if args.dropped {
         listing = listing.dropped();

@@ -1,6 +1,6 @@
 //! `semel inbox retry` and `drop`
 
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 use serde_json::json;
 
 use super::args::{Drop, Retry};
@@ -15,7 +15,7 @@ fn not_there(number: i64) -> Failed {
     ))
 }
 
-pub(super) async fn retry(tables: &InboxTables, args: &Retry, as_json: bool) -> Result<(), Failed> {
+pub(super) async fn retry(tables: &DeadLetterStore, args: &Retry, as_json: bool) -> Result<(), Failed> {
     let letters = match args.all {
         true => tables.retry_all(&listing(args.consumer.as_deref(), args.source.as_deref())).await?,
         false => {
@@ -33,7 +33,7 @@ pub(super) async fn retry(tables: &InboxTables, args: &Retry, as_json: bool) -> 
     }
 }
 
-pub(super) async fn give_up(tables: &InboxTables, args: &Drop, as_json: bool) -> Result<(), Failed> {
+pub(super) async fn give_up(tables: &DeadLetterStore, args: &Drop, as_json: bool) -> Result<(), Failed> {
     let names: Vec<String> = args.id.iter().map(ToString::to_string).collect();
     let what = match &names[..] {
         [one] => format!("letter {one} would be deleted, and not be handled from here"),

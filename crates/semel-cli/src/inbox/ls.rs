@@ -1,6 +1,6 @@
 //! `semel inbox ls`
 
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 use serde::Serialize;
 
 use crate::failure::Failed;
@@ -23,7 +23,7 @@ struct PageView<'a> {
     consumers: Vec<CountedView<'a>>,
 }
 
-pub(super) async fn run(tables: &InboxTables, json: bool) -> Result<(), Failed> {
+pub(super) async fn run(tables: &DeadLetterStore, json: bool) -> Result<(), Failed> {
     let counted = tables.count().await?;
     if json {
         let consumers = counted.iter().map(|counted| CountedView {

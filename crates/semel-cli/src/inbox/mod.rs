@@ -6,7 +6,7 @@ mod decide;
 mod ls;
 mod show;
 
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 
 pub(crate) use self::args::Inbox;
 use self::args::InboxCommand;
@@ -18,7 +18,7 @@ pub(crate) async fn run(args: &Inbox, json: bool) -> Result<(), Failed> {
             "say which database has the inbox: --inbox postgres://…, mysql://… or sqlite:PATH, or SEMEL_INBOX",
         ));
     };
-    let tables = InboxTables::open(url).await?;
+    let tables = DeadLetterStore::open(url).await?;
     match &args.command {
         InboxCommand::Ls => ls::run(&tables, json).await,
         InboxCommand::Dead(args) => dead::run(&tables, args, json).await,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use semel::inbox::dead::{InboxTables, Letter, LetterState};
+use semel::inbox::dead_letter::{DeadLetterState, DeadLetterStore, StoredDeadLetter};
 use serde::Serialize;
 
 use super::args::Show;
@@ -22,7 +22,7 @@ struct ShowView<'a> {
     next: Vec<String>,
 }
 
-pub(super) async fn run(tables: &InboxTables, args: &Show, json: bool) -> Result<(), Failed> {
+pub(super) async fn run(tables: &DeadLetterStore, args: &Show, json: bool) -> Result<(), Failed> {
     let Some(letter) = tables.find(args.id).await? else {
         return Err(Failed::not_done(format!(
             "there is no dead letter {}; it may have been handled: `semel inbox dead` shows what is there",
@@ -43,19 +43,19 @@ pub(super) async fn run(tables: &InboxTables, args: &Show, json: bool) -> Result
 }
 
 /// Commands to choose from.
-fn next(letter: &Letter) -> Vec<String> {
+fn next(letter: &StoredDeadLetter) -> Vec<String> {
     let (retry, drop) = (
         format!("semel inbox retry {}", letter.number),
         format!("semel inbox drop {} --why TEXT --yes", letter.number),
     );
     match letter.state {
-        LetterState::Dead => vec![retry, drop],
-        LetterState::Retry => vec![drop],
+        DeadLetterState::Dead => vec![retry, drop],
+        DeadLetterState::Retry => vec![drop],
         _ => Vec::new(),
     }
 }
 
-fn text(letter: &Letter) -> String {
+fn text(letter: &StoredDeadLetter) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<12} {}", printable(value));
@@ -97,10 +97,10 @@ fn text(letter: &Letter) -> String {
         None => {}
     }
     let told = match letter.state {
-        LetterState::Dead => {
+        DeadLetterState::Dead => {
             "It could not be handled. Mend what is wrong, then have it handled or give it up:"
         }
-        LetterState::Retry => "A consumer handles it at its next look. It can still be given up:",
+        DeadLetterState::Retry => "A consumer handles it at its next look. It can still be given up:",
         _ => return text,
     };
     let _ = writeln!(text, "\n{told}");

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
+use super::any_outbox::AnyOutbox;
 use super::args::{Rebase, Retry, Skip};
-use super::desk::AnyOutbox;
 use crate::confirm::confirmed;
 use crate::failure::Failed;
 use crate::stdout;

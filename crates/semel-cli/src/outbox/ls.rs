@@ -1,10 +1,10 @@
 //! `semel outbox ls`
 
-use semel::relay::{Listed, Listing};
+use semel::relay::{EventFilter, EventSummary};
 use serde::Serialize;
 
+use super::any_outbox::AnyOutbox;
 use super::args::Ls;
-use super::desk::AnyOutbox;
 use crate::failure::Failed;
 use crate::moment::{age, when};
 use crate::stdout;
@@ -28,7 +28,7 @@ struct PageView<'a> {
 }
 
 pub(super) async fn run(outbox: &AnyOutbox, args: &Ls, json: bool) -> Result<(), Failed> {
-    let mut listing = Listing::new(usize::try_from(args.limit).unwrap_or(usize::MAX));
+    let mut listing = EventFilter::new(usize::try_from(args.limit).unwrap_or(usize::MAX));
     if args.unpublished {
         listing = listing.unpublished();
     }
@@ -76,7 +76,7 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Ls, json: bool) -> Result<(),
     Ok(())
 }
 
-fn view(event: &Listed) -> ListedView<'_> {
+fn view(event: &EventSummary) -> ListedView<'_> {
     ListedView {
         id: event.id.to_string(),
         state: event.standing.as_str(),

@@ -1,15 +1,15 @@
 //! `semel outbox`: what a person sees of events, and decides about them.
 
+mod any_outbox;
 mod args;
 mod decide;
-mod desk;
 mod ls;
 mod parked;
 mod show;
 
+pub(crate) use self::any_outbox::{AnyOutbox, Bounds};
 pub(crate) use self::args::Outbox;
 use self::args::OutboxCommand;
-pub(crate) use self::desk::{AnyOutbox, Bounds};
 use crate::failure::Failed;
 
 pub(crate) async fn run(args: &Outbox, json: bool) -> Result<(), Failed> {

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
+use super::any_outbox::AnyOutbox;
 use super::args::Parked;
-use super::desk::AnyOutbox;
 use super::show::EventView;
 use crate::failure::Failed;
 use crate::moment::{age, when};

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 
 use semel::outbox::Event;
-use semel::relay::{LOOKED_EVENTS_MAX, Standing, Stored};
+use semel::relay::{EventDetail, EventStatus, LOOKED_EVENTS_MAX};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::any_outbox::AnyOutbox;
 use super::args::Show;
-use super::desk::AnyOutbox;
 use crate::failure::Failed;
 use crate::moment::{age, when};
 use crate::show::shown_body;
@@ -89,17 +89,17 @@ pub(super) async fn run(outbox: &AnyOutbox, args: &Show, json: bool) -> Result<(
 }
 
 /// Commands to choose from.
-fn next(stored: &Stored) -> Vec<String> {
+fn next(stored: &EventDetail) -> Vec<String> {
     let Some(key) = &stored.parked_key else { return Vec::new() };
     let key = shell(key);
     match stored.standing {
-        Standing::Parked => {
+        EventStatus::Parked => {
             vec![
                 format!("semel outbox retry --key {key}"),
                 format!("semel outbox skip {} --yes", stored.event.id()),
             ]
         }
-        Standing::Held => vec![format!("semel outbox parked --key {key}")],
+        EventStatus::Held => vec![format!("semel outbox parked --key {key}")],
         _ => Vec::new(),
     }
 }
@@ -113,7 +113,7 @@ fn shell(text: &str) -> String {
     }
 }
 
-fn text(stored: &Stored) -> String {
+fn text(stored: &EventDetail) -> String {
     let event = &stored.event;
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -154,10 +154,10 @@ fn text(stored: &Stored) -> String {
         None => {}
     }
     let told = match stored.standing {
-        Standing::Parked => {
+        EventStatus::Parked => {
             "The broker did not take it. Find out why, then have it tried again or give it up:"
         }
-        Standing::Held => "It waits behind an event of its key that is parked:",
+        EventStatus::Held => "It waits behind an event of its key that is parked:",
         _ => return text,
     };
     let _ = writeln!(text, "\n{told}");

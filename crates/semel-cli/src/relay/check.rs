@@ -2,16 +2,16 @@
 
 use std::fmt::Write;
 
-use semel::relay::SourceError;
-use semel::sink::Delivery;
+use semel::relay::OutboxReaderError;
+use semel::sink::DeliverySemantics;
 use semel::store::ErrorKind;
 use serde::Serialize;
 
 use super::args::{self, Mode, Prune, Relay};
-use super::from::{Finding, From, Gravity};
+use super::from::{Finding, From, Severity};
 use super::to::To;
 use crate::failure::Failed;
-use crate::promise::{Check, conclude, lines};
+use crate::sink_probe::{Check, conclude, lines};
 use crate::stdout;
 use crate::url::without_password;
 
@@ -38,7 +38,7 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
         Err(error) => checks.push(Check::unknown("broker", error.to_string())),
     }
     let guarantee = to.guarantee();
-    checks.extend(guarantee.broken_by.iter().map(|why| Check::broken("promise", why.clone())));
+    checks.extend(guarantee.violations.iter().map(|why| Check::broken("promise", why.clone())));
     let report = Report {
         from: without_password(&args.from),
         to: without_password(&args.to),
@@ -47,9 +47,9 @@ pub(super) async fn run(args: &Relay, mut to: To, json: bool) -> Result<(), Fail
             Mode::Cdc => "cdc",
         },
         delivery: match guarantee.delivery {
-            Delivery::AtLeastOnce => "at_least_once",
-            Delivery::Deduplicated => "deduplicated",
-            Delivery::ExactlyOnce => "exactly_once",
+            DeliverySemantics::AtLeastOnce => "at_least_once",
+            DeliverySemantics::Deduplicated => "deduplicated",
+            DeliverySemantics::ExactlyOnce => "exactly_once",
             _ => "other",
         },
         guarantee: guarantee.sentence,
@@ -85,9 +85,9 @@ async fn source(args: &Relay, notes: &mut Vec<String>) -> Vec<Check> {
 fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
     let Finding { gravity, about, says } = finding;
     match gravity {
-        Gravity::Fine => Some(Check::found(about, says)),
-        Gravity::Error => Some(Check::broken(about, says)),
-        Gravity::Warning => {
+        Severity::Fine => Some(Check::found(about, says)),
+        Severity::Error => Some(Check::broken(about, says)),
+        Severity::Warning => {
             notes.push(format!("{about}: {says}"));
             None
         }
@@ -95,10 +95,10 @@ fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
 }
 
 /// Whether it would be the same tomorrow.
-fn of_configuration(error: &SourceError) -> bool {
+fn of_configuration(error: &OutboxReaderError) -> bool {
     match error {
-        SourceError::Lineage { .. } => true,
-        SourceError::Store(error) => {
+        OutboxReaderError::Lineage { .. } => true,
+        OutboxReaderError::Store(error) => {
             matches!(error.kind(), ErrorKind::Misconfigured | ErrorKind::Lost | ErrorKind::Corrupt)
         }
         _ => false,

@@ -6,11 +6,11 @@ use semel::outbox::dialect;
 #[cfg(feature = "postgres")]
 use semel::relay::cdc::{self, CdcOutbox};
 #[cfg(feature = "mysql")]
-use semel::relay::poll::mysql::MysqlSource;
+use semel::relay::poll::mysql::MysqlOutboxReader;
 #[cfg(feature = "postgres")]
-use semel::relay::poll::postgres::PostgresSource;
-use semel::relay::poll::sqlite::SqliteSource;
-use semel::relay::{Batch, Lag, Pruned, Reached, Settled, Source, SourceError};
+use semel::relay::poll::postgres::PostgresOutboxReader;
+use semel::relay::poll::sqlite::SqliteOutboxReader;
+use semel::relay::{Batch, Lag, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint};
 use semel::tx::driver::Dialect;
 
 use super::args::{Mode, Prune, Relay};
@@ -30,13 +30,13 @@ pub(super) enum From {
 
 /// Something that was looked at.
 pub(super) struct Finding {
-    pub(super) gravity: Gravity,
+    pub(super) gravity: Severity,
     pub(super) about: &'static str,
     pub(super) says: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Gravity {
+pub(super) enum Severity {
     Fine,
     Warning,
     Error,
@@ -57,7 +57,7 @@ pub(super) fn fits(args: &Relay) -> Result<(), Failed> {
 }
 
 impl From {
-    pub(super) async fn open(args: &Relay) -> Result<Self, SourceError> {
+    pub(super) async fn open(args: &Relay) -> Result<Self, OutboxReaderError> {
         let tables = AnyOutbox::open_with(&args.from, &args.bounds.outbox()).await?;
         match args.mode {
             Mode::Poll => Ok(Self::Poll(tables)),
@@ -77,7 +77,7 @@ impl From {
     }
 
     /// Tables, version, lineage and primary were seen when it was opened, or are now; then rights, and the log.
-    pub(super) async fn check(&self, args: &Relay) -> Result<Vec<Finding>, SourceError> {
+    pub(super) async fn check(&self, args: &Relay) -> Result<Vec<Finding>, OutboxReaderError> {
         let tables = match self {
             Self::Poll(outbox) => outbox,
             #[cfg(feature = "postgres")]
@@ -90,12 +90,12 @@ impl From {
             .filter(|lacking| prunes || !lacking.only_to_prune)
             .map(|lacking| lacking.right.as_str())
             .collect();
-        let fine = |about| Finding { gravity: Gravity::Fine, about, says: String::new() };
+        let fine = |about| Finding { gravity: Severity::Fine, about, says: String::new() };
         let rights = match lacking.is_empty() {
             true => fine("rights"),
             false => {
                 let says = format!("the relay lacks {}; grant that to its user", lacking.join(", "));
-                Finding { gravity: Gravity::Error, about: "rights", says }
+                Finding { gravity: Severity::Error, about: "rights", says }
             }
         };
         #[cfg_attr(not(feature = "postgres"), allow(unused_mut))]
@@ -104,9 +104,9 @@ impl From {
         if let Self::Cdc { log, .. } = self {
             findings.extend(log.check().await?.into_iter().map(|finding| Finding {
                 gravity: match finding.gravity {
-                    cdc::Gravity::Fine => Gravity::Fine,
-                    cdc::Gravity::Warning => Gravity::Warning,
-                    _ => Gravity::Error,
+                    cdc::Severity::Fine => Severity::Fine,
+                    cdc::Severity::Warning => Severity::Warning,
+                    _ => Severity::Error,
                 },
                 about: finding.about,
                 says: finding.says,
@@ -117,7 +117,7 @@ impl From {
 }
 
 #[cfg(feature = "postgres")]
-async fn log(args: &Relay) -> Result<CdcOutbox, SourceError> {
+async fn log(args: &Relay) -> Result<CdcOutbox, OutboxReaderError> {
     let (flags, bounds) = (&args.cdc, args.bounds.outbox());
     let mut options = CdcOutbox::options(&args.from)?
         .batch_max(bounds.batch_events, bounds.batch_bytes)
@@ -150,12 +150,12 @@ async fn log(args: &Relay) -> Result<CdcOutbox, SourceError> {
 /// A relay's share of an outbox.
 pub(super) enum AnySource {
     #[cfg(feature = "postgres")]
-    Postgres(Box<PostgresSource>),
+    Postgres(Box<PostgresOutboxReader>),
     #[cfg(feature = "mysql")]
-    Mysql(Box<MysqlSource>),
-    Sqlite(Box<SqliteSource>),
+    Mysql(Box<MysqlOutboxReader>),
+    Sqlite(Box<SqliteOutboxReader>),
     #[cfg(feature = "postgres")]
-    Cdc(Box<cdc::CdcSource>),
+    Cdc(Box<cdc::CdcOutboxReader>),
 }
 
 impl AnyOutbox {
@@ -184,44 +184,44 @@ macro_rules! each {
     };
 }
 
-impl Source for AnySource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for AnySource {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         each!(self, source => source.next().await)
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
-        each!(self, source => source.take_all().await)
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
+        each!(self, source => source.acquire_exclusive().await)
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         each!(self, source => source.resume(reached).await)
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        each!(self, source => source.done(settled).await)
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        each!(self, source => source.ack(settled).await)
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        each!(self, source => source.keep().await)
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        each!(self, source => source.renew_lease().await)
     }
 
-    fn keep_in(&self) -> Duration {
-        each!(self, source => source.keep_in())
+    fn renew_after(&self) -> Duration {
+        each!(self, source => source.renew_after())
     }
 
-    fn holds(&self) -> bool {
-        each!(self, source => source.holds())
+    fn holds_lease(&self) -> bool {
+        each!(self, source => source.holds_lease())
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         each!(self, source => source.prune(older_than).await)
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         each!(self, source => source.lag().await)
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
-        each!(self, source => source.leave().await)
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
+        each!(self, source => source.release().await)
     }
 }

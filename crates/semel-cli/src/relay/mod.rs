@@ -17,14 +17,14 @@ mod to;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::relay::{Ended, Poison, RelayError, RelayMetrics, RelayOptions, Source, Stop};
+use semel::relay::{OutboxReader, Poison, RelayError, RelayMetrics, RelayOptions, RelayStats, Stop};
 use semel::sink::Sink;
 use serde_json::json;
 use tokio::sync::watch;
 
 pub(crate) use self::args::Relay;
 use self::args::{Bounds, Prune};
-use self::from::{From, Gravity};
+use self::from::{From, Severity};
 use self::to::To;
 use crate::failure::Failed;
 use crate::stop::on_signal;
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: &Relay, json: bool) -> Result<(), Failed> {
     log::to_stderr(args.run.log);
     let from = From::open(args).await?;
     // Seen before anybody is told that it works; afterwards the relay waits for a database that goes away.
-    for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Gravity::Fine) {
+    for finding in from.check(args).await?.into_iter().filter(|finding| finding.gravity != Severity::Fine) {
         tracing::warn!(about = finding.about, says = finding.says, "this is not as it should be");
     }
     let listener = args.admin.listener().await?;
@@ -87,22 +87,22 @@ struct Running<'a> {
 }
 
 impl Running<'_> {
-    async fn relay<S: Source, K: Sink>(&self, source: S, sink: K) -> Result<Ended, Failed> {
+    async fn relay<S: OutboxReader, K: Sink>(&self, source: S, sink: K) -> Result<RelayStats, Failed> {
         let relay = self.observed(source, sink);
         self.until_stopped(relay.stop_handle(), Box::pin(relay.run())).await
     }
 
     #[cfg(feature = "kafka")]
-    async fn exactly_once<S: Source, K: semel::sink::ExactlyOnce>(
+    async fn exactly_once<S: OutboxReader, K: semel::sink::ExactlyOnce>(
         &self,
         source: S,
         sink: K,
-    ) -> Result<Ended, Failed> {
+    ) -> Result<RelayStats, Failed> {
         let relay = self.observed(source, sink);
         self.until_stopped(relay.stop_handle(), Box::pin(relay.run_exactly_once())).await
     }
 
-    fn observed<S: Source, K: Sink>(&self, source: S, sink: K) -> semel::relay::Relay<S, K> {
+    fn observed<S: OutboxReader, K: Sink>(&self, source: S, sink: K) -> semel::relay::Relay<S, K> {
         let relay = semel::relay::Relay::new(source, sink, self.args.bounds.options());
         match self.metrics {
             Some(metrics) => relay.observed_by(metrics),
@@ -113,8 +113,8 @@ impl Running<'_> {
     async fn until_stopped(
         &self,
         stop: Stop,
-        run: impl Future<Output = Result<Ended, RelayError>>,
-    ) -> Result<Ended, Failed> {
+        run: impl Future<Output = Result<RelayStats, RelayError>>,
+    ) -> Result<RelayStats, Failed> {
         let ended = on_signal(run, self.args.run.until_stdin_ends, || {
             tracing::info!(limit_ms = self.args.bounds.drain, "stopping: the batch on its way is finished");
             let _ = self.stopping.send(true);
@@ -126,7 +126,7 @@ impl Running<'_> {
 
 fn failed(error: RelayError) -> Failed {
     match error {
-        RelayError::Source(error) => error.into(),
+        RelayError::Outbox(error) => error.into(),
         error @ RelayError::Fenced(_) => {
             Failed::not_done(format!("{error}; start this one again once the other is stopped"))
         }
@@ -147,7 +147,7 @@ impl Bounds {
     fn options(&self) -> RelayOptions {
         let options = RelayOptions::default()
             .tries_max(self.tries)
-            .farewell(Duration::from_millis(self.drain))
+            .drain_timeout(Duration::from_millis(self.drain))
             .warn_age(Duration::from_millis(self.warn_age))
             .poison(match self.poison {
                 args::Poison::Key => Poison::ParksItsKey,

@@ -36,7 +36,7 @@ mod kafka {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use semel::inbox::dead::{InboxTables, Listing};
+    use semel::inbox::dead_letter::{DeadLetterFilter, DeadLetterStore};
     use serde_json::Value;
 
     use crate::consume_world::{Does, Endpoint, Topic};
@@ -200,8 +200,8 @@ mod kafka {
         consumer.wait_for_metric("semel_consumer_messages_total{outcome=\"dead\"}", |dead| dead == 1.0);
         consumer.wait_for_metric("semel_consumer_held_messages", |held| held == 0.0);
         endpoint.does(|_| Does::Work(200));
-        let tables = block_on(InboxTables::open(&topic.store())).unwrap();
-        let letters = block_on(tables.list(&Listing::default(), 10)).unwrap();
+        let tables = block_on(DeadLetterStore::open(&topic.store())).unwrap();
+        let letters = block_on(tables.list(&DeadLetterFilter::default(), 10)).unwrap();
         assert_eq!(letters.len(), 1);
         assert!(block_on(tables.retry(&[letters[0].number])).unwrap().is_ok());
         endpoint.wait_for_effects(3);
@@ -209,7 +209,7 @@ mod kafka {
         let keys: HashMap<String, ()> =
             endpoint.calls().iter().map(|it| (it.header("idempotency-key").to_owned(), ())).collect();
         assert_eq!((keys.len(), endpoint.calls().len()), (3, 4), "the same key from the grave");
-        assert!(block_on(tables.list(&Listing::default(), 10)).unwrap().is_empty());
+        assert!(block_on(tables.list(&DeadLetterFilter::default(), 10)).unwrap().is_empty());
     }
 
     #[test]

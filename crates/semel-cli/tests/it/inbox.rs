@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 use semel::source::memory::MemoryQueue;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ impl Mail {
     /// Consumes until that holds.
     fn consume(&self, mended: bool, holds: impl Fn() -> bool) {
         block_on(async {
-            let tables = InboxTables::open(&self.url()).await.unwrap();
+            let tables = DeadLetterStore::open(&self.url()).await.unwrap();
             let handler = Notes { path: self.path(), mended };
             let options = ConsumerOptions::default().letters_every(Duration::from_millis(5));
             let consumer = Consumer::new("mail", self.queue.source(), handler, options).dead_letters(tables);

@@ -10,7 +10,7 @@ const BROKEN: &str = "this configuration cannot keep what it promises";
 const CONFIRMED: &str = "semel_relay_events_total{outcome=\"confirmed\"}";
 
 /// The words of `--check` for what is broken.
-fn broken_by(outbox: &Outbox, to: &str) -> String {
+fn violations(outbox: &Outbox, to: &str) -> String {
     let checked = semel(&["relay", "--from", &outbox.url(), "--to", to, "--check"]);
     assert_eq!(checked.code, 2, "{checked:?}");
     let why = checked.stdout.lines().find_map(|line| line.strip_prefix("BROKEN  promise: "));
@@ -20,7 +20,7 @@ fn broken_by(outbox: &Outbox, to: &str) -> String {
 #[test]
 fn a_relay_says_at_its_start_what_its_broker_does_not_keep() {
     let (outbox, forgets) = (Outbox::new(), Redis::start());
-    let why = broken_by(&outbox, &forgets.url());
+    let why = violations(&outbox, &forgets.url());
     let mut relay = Relay::start(&outbox.url(), &forgets.url(), &[]);
     let said = relay.wait_for_said(BROKEN);
     assert!(said.contains(" ERROR ") && said.contains(&why), "{said}");
@@ -59,7 +59,7 @@ fn a_broker_that_is_away_at_the_start_is_asked_when_it_is_back() {
     let back = Redis::start_at(port, &[]);
     relay.wait_for_metric(CONFIRMED, |confirmed| confirmed == 1.0);
     let said = relay.wait_for_said(BROKEN);
-    assert!(said.contains(&broken_by(&outbox, &back.url())), "{said}");
+    assert!(said.contains(&violations(&outbox, &back.url())), "{said}");
     assert!(relay.stop().status.success());
 }
 

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Harness;
-use super::trial::{LONG_MS, RECIPE, Trial, asked, completed, finish, name};
+use super::context::{LONG_MS, RECIPE, Trial, asked, completed, finish, name};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
 use crate::intent::outcome::Verdict;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Harness;
-use super::trial::{Trial, completed, decision, finish, name};
+use super::context::{Trial, completed, decision, finish, name};
 use crate::intent::identity::{Epoch, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention};

@@ -1,7 +1,7 @@
 //! Laws of decisions: what a person or a lookup may settle, and what is kept of it.
 
 use super::Harness;
-use super::trial::{LONG_MS, SHORT_MS, Trial, completed, decision, finish};
+use super::context::{LONG_MS, SHORT_MS, Trial, completed, decision, finish};
 use crate::intent::identity::Owner;
 use crate::intent::outcome::{OUTCOME_BYTES_MAX, Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention};

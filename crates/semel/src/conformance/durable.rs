@@ -1,8 +1,8 @@
 //! Laws of opening again: what was acknowledged is there. Stores that keep nothing have nothing to show.
 
 use super::Harness;
+use super::context::{Trial, completed, decision, finish};
 use super::retention::sweep_all;
-use super::trial::{Trial, completed, decision, finish};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::Effect;
 use crate::intent::state::{Ruling, State};

@@ -1,7 +1,7 @@
 //! Laws of finishing: whose outcome is taken, and whose is not.
 
 use super::Harness;
-use super::trial::{Trial, completed, finish};
+use super::context::{Trial, completed, finish};
 use crate::intent::identity::{Epoch, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention};
@@ -119,7 +119,7 @@ pub async fn an_uncertain_outcome_is_made_certain_by_its_owner<H: Harness>(harne
         let certain = finish(verdict, Some(Outcome::new(200, "known")));
         trial.equal(trial.finish(ticket, certain).await, Finished::Recorded, "the certain outcome");
         trial.equal(trial.state(&claim).await, State::from(verdict), "the state");
-        trial.equal(super::trial::name(&trial.ask(&trial.claim(key)).await), then, "the next claim");
+        trial.equal(super::context::name(&trial.ask(&trial.claim(key)).await), then, "the next claim");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Laws of leases: who is believed alive, and what may happen when nobody is.
 
 use super::Harness;
-use super::trial::{LONG_MS, SHORT_MS, Trial, completed};
+use super::context::{LONG_MS, SHORT_MS, Trial, completed};
 use crate::intent::identity::Owner;
 use crate::intent::policy::{Effect, LEASE_MS_MAX};
 use crate::intent::state::State;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Harness;
-use super::trial::{SHORT_MS, Trial, asked, completed, finish, intent_of};
+use super::context::{SHORT_MS, Trial, asked, completed, finish, intent_of};
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;
 use crate::intent::outcome::Verdict;

@@ -23,6 +23,7 @@ use std::future::Future;
 
 mod claim;
 mod concurrency;
+mod context;
 mod decide;
 mod durable;
 mod finish;
@@ -35,7 +36,6 @@ mod retention;
 pub mod sink;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub mod source;
-mod trial;
 
 pub use claim::*;
 pub use concurrency::*;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Harness;
-use super::trial::{Trial, completed, finish};
+use super::context::{Trial, completed, finish};
 use crate::intent::outcome::{Body, Headers, OUTCOME_BYTES_MAX, OUTCOME_HEADERS_MAX, Outcome, Verdict};
 use crate::intent::state::State;
 use crate::store::{ErrorKind, Fate, Finished, Store};

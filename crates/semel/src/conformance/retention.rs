@@ -1,7 +1,7 @@
 //! Laws of forgetting: what expires, what never does, and what sweeping may take.
 
 use super::Harness;
-use super::trial::{SHORT_MS, Trial, completed, finish};
+use super::context::{SHORT_MS, Trial, completed, finish};
 use crate::intent::identity::Epoch;
 use crate::intent::outcome::Verdict;
 use crate::intent::policy::{Effect, Retention};
@@ -20,7 +20,7 @@ pub async fn an_expired_outcome_is_absent<H: Harness>(harness: &H) {
     trial.check(shown.is_none(), "an expired record is shown");
     trial.equal(trial.keys(Filter::default()).await, Vec::<String>::new(), "the records listed");
     // Another request may have the key now: nothing is left to compare it with.
-    let claim = Claim { fingerprint: super::trial::asked(2), ..trial.claim("one") };
+    let claim = Claim { fingerprint: super::context::asked(2), ..trial.claim("one") };
     let second = trial.run(&claim).await;
     trial.check(second.epoch > first.epoch, "the epoch did not rise over an expiry");
     trial.equal(second.attempt, 1, "the number of the first attempt of a new life");

@@ -4,16 +4,16 @@
 //! |---|---|
 //! | [`Guard`] | holds the store, the bounds and the drain |
 //! | [`Guarded`] | one operation with its policy: effect, lease, retention, waiting, outage |
-//! | `flow` | the protocol itself |
+//! | `protocol` | the protocol itself |
 //! | `typed` | [`Guarded::once`]: the same for values instead of bytes |
-//! | `settle` | finishes that failed and claims in doubt, tried until they are known |
+//! | `retry` | finishes that failed and claims in doubt, tried until they are known |
 //! | `renew`, `lease_time` | keeping the lease while the work goes on, and how long it has lasted |
-//! | `wait`, `patience` | duplicates that wait for the first one; timeouts |
-//! | `attached` | work in its caller's task that goes on when the caller leaves |
+//! | `wait`, `timeout` | duplicates that wait for the first one; timeouts |
+//! | `detach_on_drop` | work in its caller's task that goes on when the caller leaves |
 //! | `drain` | what is under way: bounded, and waited for at shutdown |
 //! | `answer` | what goes in and what comes out |
 //! | `lookup` | finding out about an uncertain intent |
-//! | `minimal` | keeping only what names a result, and making the answer again |
+//! | `rebuild` | keeping only what names a result, and making the answer again |
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,16 +25,16 @@ use crate::observe::Metrics;
 use crate::store::Store;
 
 mod answer;
-mod attached;
+mod detach_on_drop;
 mod drain;
-mod flow;
 mod lease_time;
 mod lookup;
-pub(crate) mod minimal;
 mod operation;
-pub(crate) mod patience;
+mod protocol;
+pub(crate) mod rebuild;
 mod renew;
-mod settle;
+mod retry;
+pub(crate) mod timeout;
 mod typed;
 mod wait;
 
@@ -42,8 +42,8 @@ pub use answer::{Answer, Attempt, Ended, Execution, GuardError};
 pub use drain::Drained;
 pub use lookup::{Found, Lookup};
 pub(crate) use lookup::{Held, LookedUp};
-pub use minimal::{Kept, Rebuild, Rebuilt};
 pub use operation::{Guarded, LEASE_MAX, LEASE_MIN, Policy, PolicyError, WAIT_MAX};
+pub use rebuild::{Kept, Rebuild, Rebuilt};
 pub use typed::{Failure, FailureKind, OnceError, Reply};
 
 use drain::Tracker;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Guard;
 use super::lookup::Lookup;
-use super::minimal::Rebuild;
+use super::rebuild::Rebuild;
 use crate::intent::fingerprint::Recipe;
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;

@@ -10,7 +10,7 @@ use super::problem::{Problem, RETRY_AFTER};
 use super::profile::Profile;
 use super::respond;
 use super::rule::RESPONSE_BYTES_MAX;
-use crate::guard::{GuardError, minimal};
+use crate::guard::{GuardError, rebuild};
 use crate::intent::outcome::{Body, Outcome, Verdict};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
@@ -167,7 +167,7 @@ impl ClaimHandle {
         let body = if whole { Body::Kept(response.body().clone()) } else { Body::NotKept };
         let code = response.status().as_u16();
         let outcome = Outcome { code, headers: headers.unwrap_or_default(), body };
-        let outcome = minimal::kept(rebuild, self.intent().operation(), outcome);
+        let outcome = rebuild::kept(rebuild, self.intent().operation(), outcome);
         Remembered(Held::Fresh(response, outcome))
     }
 

@@ -27,10 +27,10 @@
 //! |---|---|
 //! | `layer`, `builder` | [`IdempotencyLayer`] and its settings |
 //! | `rule`, `route`, `operations` | [`Rule`]: what holds for one operation, and which requests it is |
-//! | `admit` | before anything is claimed: key, scope, body, fingerprint |
-//! | `look` | [`Look`]: what will become of a request, told by its head |
+//! | `classify` | before anything is claimed: key, scope, body, fingerprint |
+//! | `inspect` | [`Look`]: what will become of a request, told by its head |
 //! | `service` | claimed, run and answered, or answered from the record |
-//! | `work` | the call of the inner service, as a task that outlives its caller |
+//! | `inner_call` | the call of the inner service, as a task that outlives its caller |
 //! | `body`, `budget` | bodies, read up to a bound and handed on untouched; how much of them is held at once |
 //! | `failure` | what a response says about the effect |
 //! | `respond`, `problem`, `profile`, `headers` | what clients see |
@@ -63,20 +63,21 @@
 //!   for; a replay is the first answer, whatever the retry says about ranges.
 //! - Trailers of a response are passed on but not kept: a response with trailers leaves "done, body not kept".
 
-mod admit;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod atomic;
 pub(crate) mod body;
 mod budget;
 mod builder;
 mod claim;
+mod classify;
 #[cfg(feature = "client")]
 pub mod client;
 mod failure;
 pub mod headers;
+mod inner_call;
+mod inspect;
 mod key;
 mod layer;
-mod look;
 mod operations;
 pub(crate) mod problem;
 mod profile;
@@ -86,7 +87,6 @@ mod rule;
 mod service;
 mod status;
 mod status_token;
-mod work;
 
 #[cfg(feature = "axum")]
 #[path = "axum.rs"]
@@ -102,8 +102,8 @@ pub use budget::BUFFERED_BYTES_MAX;
 pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;
 pub use failure::On5xx;
+pub use inspect::Look;
 pub use layer::IdempotencyLayer;
-pub use look::Look;
 pub use problem::Code;
 pub use profile::Profile;
 pub use rule::{BODY_BYTES_MAX, KeyRule, RESPONSE_BYTES_MAX, RESPONSE_TIME_MAX, Rule};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::identity::Identity;
 use super::mark::{self, Mark, Put};
-use super::{Inbox, tally};
+use super::{Inbox, duplicate_count};
 use crate::crash;
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::tx::driver::{DriverError, DriverErrorKind, Tx};
@@ -102,7 +102,7 @@ impl Inbox {
         crash::point(crash::BEFORE_MARK);
         let put = asked(play(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])).await)?;
         crash::point(crash::AFTER_MARK);
-        tally::marked(mark, !put.fresh.is_empty());
+        duplicate_count::marked(mark, !put.fresh.is_empty());
         if put.fresh.is_empty() {
             let kept = match self.results {
                 true => asked(play(tx, |port| mark::recall(port, mark)).await)?,
@@ -173,7 +173,7 @@ fn asked<T, E>(played: Result<Result<T, DriverError>, DriverError>) -> Result<T,
 
 fn marked(marks: &[Mark], mut put: Put) -> Marked {
     // A repeat within the batch is one of a message that is fresh.
-    marks.iter().for_each(|mark| tally::marked(*mark, put.fresh.contains(mark)));
+    marks.iter().for_each(|mark| duplicate_count::marked(*mark, put.fresh.contains(mark)));
     Marked { batch: put.batch, fresh: marks.iter().map(|mark| put.fresh.remove(mark)).collect() }
 }
 
@@ -208,7 +208,7 @@ mod now {
             crash::point(crash::BEFORE_MARK);
             let put = asked(play_now(tx, |port| mark::put(port, self.consumer.clone(), source, vec![mark])))?;
             crash::point(crash::AFTER_MARK);
-            tally::marked(mark, !put.fresh.is_empty());
+            duplicate_count::marked(mark, !put.fresh.is_empty());
             if put.fresh.is_empty() {
                 let kept = match self.results {
                     true => asked(play_now(tx, |port| mark::recall(port, mark)))?,

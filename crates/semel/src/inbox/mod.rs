@@ -8,7 +8,7 @@
 //! mark is written in the transaction of the effect, so there is no moment in which one is there without the other. It
 //! is the consumer's own: another consumer of the same message has another mark.
 //!
-//! What cannot be handled is kept for people in the same database: [`dead`].
+//! What cannot be handled is kept for people in the same database: [`dead_letter`].
 //!
 //! Marks are forgotten after the [window](Inbox::window). A message that comes again later than that is handled again, so
 //! the window has to be longer than the broker keeps messages.
@@ -16,17 +16,17 @@
 use std::time::Duration;
 
 pub mod consumer;
-pub mod dead;
+pub mod dead_letter;
+mod duplicate_count;
 #[cfg(feature = "forward")]
 pub mod forward;
 mod handle;
 mod identity;
 mod mark;
-pub mod modes;
 #[cfg(feature = "kafka")]
 pub mod pipeline;
 mod prune;
-mod tally;
+pub mod store_dedup;
 #[cfg(feature = "webhook-receiver")]
 pub mod webhook;
 
@@ -36,7 +36,7 @@ pub use identity::{ID_BYTES_MAX, Identity, IdentityError, NAME_BYTES_MAX};
 use crate::store::{Migrated, StoreError};
 use crate::tx::TxError;
 use crate::tx::driver::{Dialect, Tx};
-use crate::tx::tables::Tables;
+use crate::tx::migrations::Tables;
 
 /// Most messages that are marked by one statement.
 pub const BATCH_MESSAGES_MAX: usize = 10_000;

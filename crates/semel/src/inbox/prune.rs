@@ -66,7 +66,7 @@ const BATCH: Sql = Sql {
 /// Forgets one bite of what `consumer` marked longer ago than `window`, and says how many messages that were. Zero:
 /// nothing is left to forget.
 pub(super) async fn prune<X: Tx>(tx: &mut X, consumer: &str, window: Duration) -> Result<u64, DriverError> {
-    play(tx, |port| bite(port, consumer.to_owned(), window)).await?
+    play(tx, |port| chunk(port, consumer.to_owned(), window)).await?
 }
 
 #[cfg(feature = "sqlite")]
@@ -75,10 +75,10 @@ pub(super) fn prune_now(
     consumer: &str,
     window: Duration,
 ) -> Result<u64, DriverError> {
-    crate::tx::driver::play_now(connection, |port| bite(port, consumer.to_owned(), window))?
+    crate::tx::driver::play_now(connection, |port| chunk(port, consumer.to_owned(), window))?
 }
 
-pub(super) async fn bite(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
+pub(super) async fn chunk(port: Port, consumer: String, window: Duration) -> Result<u64, DriverError> {
     let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX / 2).min(i64::MAX / 2);
     if port.dialect() == Dialect::Sqlite {
         // The writer first: what is read after that stays true.

@@ -20,11 +20,11 @@ pub use append::{append_all_now, append_now};
 pub use event::{Event, EventError, HEADERS_MAX, NAME_BYTES_MAX, PAYLOAD_BYTES_MAX, VALUE_BYTES_MAX};
 
 #[cfg(feature = "sqlite")]
-pub use crate::tx::tables::sqlite_path;
+pub use crate::tx::migrations::sqlite_path;
 
 use crate::store::{ErrorKind, Fate, Migrated, StoreError};
 use crate::tx::driver::Dialect;
-use crate::tx::tables::Tables;
+use crate::tx::migrations::Tables;
 
 /// The version of the tables that this build reads and writes.
 pub const VERSION: u32 = 1;

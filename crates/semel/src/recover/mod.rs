@@ -4,14 +4,14 @@
 //! |---|---|
 //! | [`Reconciler`] | walks uncertain and abandoned intents and asks each operation's [`Lookup`](crate::guard::Lookup) |
 //! | [`Report`] | what a run came to: settled, held, and the longest held |
-//! | `pauses` | when an intent that nobody knew about is asked about again |
+//! | `backoff` | when an intent that nobody knew about is asked about again |
 //! | [`Sweeper`] | forgets records whose retention is over, a bounded number a run |
 //!
 //! Both are loops to spawn, one or several, in one or many processes: every change they make is fenced by the
 //! epoch they saw, so running them twice costs questions and changes nothing. Stop them by dropping them; a lookup
 //! only reads, and a decision is either recorded or not.
 
-mod pauses;
+mod backoff;
 mod reconcile;
 mod report;
 mod sweep;

@@ -8,8 +8,8 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::backoff::Pauses;
 use super::jittered;
-use super::pauses::Pauses;
 use super::report::{HeldIntent, Report};
 use crate::guard::{Guarded, Held, LookedUp};
 use crate::intent::policy::StoreTime;

@@ -20,20 +20,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::checkpoint::LEFT_OUT_MAX;
 use super::metrics::RelayMetrics;
-use super::parts::{GivenUp, Parts};
-use super::reached::LEFT_OUT_MAX;
-use super::run::{Ended, Relay, RelayError, grown, keeping, record, spans, wait, within};
-use super::source::{Batch, Position, Reached, Source, SourceError};
+use super::outbox_reader::{Batch, OutboxReader, OutboxReaderError, Position, SinkCheckpoint};
+use super::run::{Relay, RelayError, RelayStats, grown, keeping, record, spans, wait, within};
+use super::transaction_split::{GivenUp, TransactionSplitter};
 use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
 use crate::sink::{ExactlyOnce, SinkError};
 
 /// What the relay knows of the sink.
-struct Sea {
+struct SinkState {
     /// How far it has come; nobody but us can change it. `None`: it has to be asked.
-    known: Option<Option<Reached>>,
+    known: Option<Option<SinkCheckpoint>>,
     /// Most events of the next transaction.
     most: usize,
     /// It was left while it was taken over, and may be about it still.
@@ -65,7 +65,7 @@ struct Doubt {
     error: SinkError,
 }
 
-impl Sea {
+impl SinkState {
     /// What is known of a batch from before.
     fn unfinished(&mut self, position: &Position) -> &mut Unfinished {
         let at = match self.unfinished.iter().position(|one| one.position == *position) {
@@ -99,7 +99,7 @@ impl Sea {
 /// What taking the sink over brought.
 enum Begun {
     /// It is ours, and this is how far it has come.
-    At(Option<Reached>),
+    At(Option<SinkCheckpoint>),
     /// It did not work.
     No,
     /// It was stopped before its end.
@@ -124,7 +124,7 @@ enum Failed {
     No(SinkError),
 }
 
-impl<S: Source, K: ExactlyOnce> Relay<S, K> {
+impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
     /// As [`run`](Relay::run), with a sink that keeps the position in one transaction with the events: readers of
     /// committed data see each event once, whatever dies on the way.
     ///
@@ -145,11 +145,11 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     /// }
     /// # }
     /// ```
-    pub async fn run_exactly_once(mut self) -> Result<Ended, RelayError> {
-        let mut ended = Ended::default();
+    pub async fn run_exactly_once(mut self) -> Result<RelayStats, RelayError> {
+        let mut ended = RelayStats::default();
         let mut stopped = self.stop.subscribe();
         let mut sea =
-            Sea { known: None, most: usize::MAX, begins: false, works: false, unfinished: Vec::new() };
+            SinkState { known: None, most: usize::MAX, begins: false, works: false, unfinished: Vec::new() };
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         self.check_promise_first().await;
         while !*stopped.borrow() {
@@ -160,7 +160,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                     metrics.source_answered();
                     metrics.succeeded();
                 }
-                Err(RelayError::Source(error)) => metrics.source_failed(error),
+                Err(RelayError::Outbox(error)) => metrics.source_failed(error),
                 Ok(Turn::Again) | Err(_) => {}
             });
             match turn {
@@ -187,7 +187,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                     }
                     pause = grown(pause, &self.options);
                 }
-                Err(RelayError::Source(error)) if error.may_retry() => {
+                Err(RelayError::Outbox(error)) if error.may_retry() => {
                     tracing::warn!(%error, "the relay's source failed; trying again");
                     sea.known = None;
                     within(pause, wait(&mut stopped)).await;
@@ -195,7 +195,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops");
-                    let _ = self.leave().await;
+                    let _ = self.release().await;
                     return Err(error);
                 }
             }
@@ -203,15 +203,15 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         // Given back now, it would be taken by another, whom the one that was left in the middle might still fence.
         if sea.begins {
             tracing::warn!("stopped while the sink was taken over; another goes on when the lease is over");
-        } else if let Err(error) = self.leave().await {
+        } else if let Err(error) = self.release().await {
             tracing::warn!(%error, "the source was not given back; another takes it when the lease is over");
         }
         Ok(ended)
     }
 
-    async fn turn(&mut self, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
+    async fn turn(&mut self, sea: &mut SinkState, ended: &mut RelayStats) -> Result<Turn, RelayError> {
         if sea.known.is_none() {
-            if !Box::pin(self.source.take_all()).await? {
+            if !Box::pin(self.source.acquire_exclusive()).await? {
                 sea.unfinished.clear();
                 return Ok(Turn::Standby);
             }
@@ -242,7 +242,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
 
     /// Takes the sink over and tells the source how far it has come.
     async fn begin(&mut self) -> Result<Begun, RelayError> {
-        if !self.source.holds() {
+        if !self.source.holds_lease() {
             return Ok(Begun::No);
         }
         crash::point(crash::BEFORE_BEGIN);
@@ -274,26 +274,33 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         crash::point(crash::AFTER_BEGIN);
         // It may have taken long. What was read of the source before is another's to go on with, and then the position
         // may be too.
-        if !self.source.holds() {
+        if !self.source.holds_lease() {
             return Ok(Begun::No);
         }
         let reached = position.as_deref().map(read).transpose()?;
         match Box::pin(self.source.resume(reached.as_ref())).await {
             Ok(()) => Ok(Begun::At(reached)),
-            Err(SourceError::Lineage { stored, found }) => Err(RelayError::OtherOutbox { stored, found }),
+            Err(OutboxReaderError::Lineage { stored, found }) => {
+                Err(RelayError::OtherOutbox { stored, found })
+            }
             Err(error) => Err(error.into()),
         }
     }
 
     /// Publishes a batch, all of it at once where that is possible, until each of its events is confirmed or set aside.
-    async fn send_at(&mut self, batch: &Batch, sea: &mut Sea, ended: &mut Ended) -> Result<Turn, RelayError> {
+    async fn send_at(
+        &mut self,
+        batch: &Batch,
+        sea: &mut SinkState,
+        ended: &mut RelayStats,
+    ) -> Result<Turn, RelayError> {
         let reached = sea.known.as_ref().and_then(Option::as_ref);
         let (found, stored) = (&batch.position.lineage, reached.map(|reached| &reached.position.lineage));
         if let Some(stored) = stored.filter(|stored| !stored.matches(found)) {
             return Err(RelayError::OtherOutbox { stored: stored.clone(), found: found.clone() });
         }
         let options = self.options.clone();
-        let mut parts = Parts::new(batch, reached, sea.most, &options);
+        let mut parts = TransactionSplitter::new(batch, reached, sea.most, &options);
         parts.give_up_again(std::mem::take(&mut sea.unfinished(&batch.position).given_up));
         let Some(confirmed) = self.send_parts(batch, &mut parts, sea).await? else {
             sea.unfinished(&batch.position).given_up = parts.given_up();
@@ -302,7 +309,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
         sea.settled(batch);
         let settled = parts.settled();
         crash::point(crash::BEFORE_DONE);
-        Box::pin(self.source.done(&settled)).await?;
+        Box::pin(self.source.ack(&settled)).await?;
         crash::point(crash::AFTER_DONE);
         self.observe(|metrics| metrics.settled(&settled));
         ended.confirmed += confirmed;
@@ -315,8 +322,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     async fn send_parts(
         &mut self,
         batch: &Batch,
-        parts: &mut Parts<'_>,
-        sea: &mut Sea,
+        parts: &mut TransactionSplitter<'_>,
+        sea: &mut SinkState,
     ) -> Result<Option<u64>, RelayError> {
         let options = self.options.clone();
         let (mut confirmed, mut leave_at) = (0, None);
@@ -330,7 +337,7 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
                 return Ok(Some(confirmed));
             }
             if *stopped.borrow() {
-                let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
+                let at = *leave_at.get_or_insert_with(|| Instant::now() + options.drain_timeout);
                 if Instant::now() >= at {
                     return Ok(None);
                 }
@@ -370,8 +377,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     async fn judge_doubt(
         &mut self,
         batch: &Batch,
-        parts: &mut Parts<'_>,
-        sea: &mut Sea,
+        parts: &mut TransactionSplitter<'_>,
+        sea: &mut SinkState,
     ) -> Result<Option<()>, RelayError> {
         let (next, doubt) = (parts.next().first().copied(), &mut sea.unfinished(&batch.position).doubt);
         // Published after all.
@@ -393,14 +400,14 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     async fn commit(
         &mut self,
         batch: &Batch,
-        parts: &Parts<'_>,
+        parts: &TransactionSplitter<'_>,
         sending: &[usize],
-        sea: &mut Sea,
+        sea: &mut SinkState,
     ) -> Result<Result<(), Failed>, RelayError> {
-        if !self.source.holds() {
+        if !self.source.holds_lease() {
             return Ok(Err(Failed::Again));
         }
-        let reached = Reached { position: batch.position.clone(), left_out: parts.left_out(sending) };
+        let reached = SinkCheckpoint { position: batch.position.clone(), left_out: parts.left_out(sending) };
         let position = reached.to_bytes().ok_or_else(|| {
             let left = reached.left_out.len();
             RelayError::Position(format!(
@@ -470,8 +477,8 @@ impl<S: Source, K: ExactlyOnce> Relay<S, K> {
     }
 }
 
-fn read(position: &[u8]) -> Result<Reached, RelayError> {
-    Reached::from_bytes(position).ok_or_else(|| {
+fn read(position: &[u8]) -> Result<SinkCheckpoint, RelayError> {
+    SinkCheckpoint::from_bytes(position).ok_or_else(|| {
         let start = String::from_utf8_lossy(position.get(..60).unwrap_or(position)).into_owned();
         RelayError::Position(format!(
             "{start:?} was not written by this relay or by a version that it knows; find out who else uses its \

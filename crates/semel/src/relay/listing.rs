@@ -12,7 +12,7 @@ pub const LOOKED_EVENTS_MAX: usize = 100_000;
 /// Which events are listed: the newest, unless said otherwise.
 #[derive(Clone, Debug, Default)]
 #[must_use]
-pub struct Listing {
+pub struct EventFilter {
     pub(super) events_max: usize,
     pub(super) unpublished: bool,
     pub(super) oldest_first: bool,
@@ -20,7 +20,7 @@ pub struct Listing {
     pub(super) key: Option<String>,
 }
 
-impl Listing {
+impl EventFilter {
     /// So many. They are found among [`LOOKED_EVENTS_MAX`].
     pub fn new(events_max: usize) -> Self {
         Self { events_max: events_max.min(LOOKED_EVENTS_MAX), ..Self::default() }
@@ -54,7 +54,7 @@ impl Listing {
 /// How far an event has come, as far as the polling cursor says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Standing {
+pub enum EventStatus {
     /// Before the cursor.
     Waiting,
     /// In the batch that is being sent.
@@ -67,7 +67,7 @@ pub enum Standing {
     Held,
 }
 
-impl Standing {
+impl EventStatus {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Waiting, Self::Sending, Self::Published, Self::Parked, Self::Held];
 
@@ -92,7 +92,7 @@ impl Standing {
 /// An event in a listing. Its payload may be large and is not read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Listed {
+pub struct EventSummary {
     /// Its id.
     pub id: Uuid,
     /// Where it goes.
@@ -106,19 +106,19 @@ pub struct Listed {
     /// How large its payload is.
     pub payload_bytes: u64,
     /// How far it has come.
-    pub standing: Standing,
+    pub standing: EventStatus,
 }
 
 /// One event, payload and all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Stored {
+pub struct EventDetail {
     /// The event.
     pub event: Event,
     /// When it was appended, by the database's clock.
     pub made_at: SystemTime,
     /// How far it has come.
-    pub standing: Standing,
+    pub standing: EventStatus,
     /// What the sink said, where it is parked.
     pub error: Option<String>,
     /// Names what is held together, where it is parked or held: what it is tried again by.
@@ -128,7 +128,7 @@ pub struct Stored {
 /// A right that a relay needs and does not have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Lacking {
+pub struct MissingPrivilege {
     /// Such as `UPDATE on semel_outbox_cursor`.
     pub right: String,
     /// It is needed to forget what was published, and for nothing else.

@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::health::Health;
-use super::source::{Lag, Settled};
+use super::outbox_reader::{Lag, Settled};
 use crate::observe::names;
 use crate::sink::{Published, SinkError};
 

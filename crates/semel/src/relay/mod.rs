@@ -24,37 +24,37 @@
 //! |---|---|
 //! | `run` | the loop that publishes at least once: batch, rounds, done; backoff |
 //! | `exactly_once` | the loop for a sink that keeps a checkpoint in one transaction with the events |
-//! | `wave` | which events of a batch may go now, and what the sink's results mean: max attempts, parking |
+//! | `batch_progress` | which events of a batch may go now, and what the sink's results mean: max attempts, parking |
 //! | `blame` | who is to blame when events fail: poison, or the sink |
-//! | `parts` | a batch in transactions, halved until the poison event is found |
-//! | `reached` | the checkpoint: how far a sink has come, as the bytes it keeps |
-//! | `promise` | whether the sink's configuration keeps what it promises |
-//! | `source` | the seam to an outbox: lease, batch, cursor, ack |
+//! | `transaction_split` | a batch in transactions, halved until the poison event is found |
+//! | `checkpoint` | the checkpoint: how far a sink has come, as the bytes it keeps |
+//! | `sink_probe` | whether the sink's configuration keeps what it promises |
+//! | `outbox_reader` | the seam to an outbox: lease, batch, cursor, ack |
 //! | `poll`, `cdc` | the outbox read from its table, and from PostgreSQL's log |
 //! | `listing` | what a person sees of the outbox |
 //! | `options`, `metrics`, `health` | bounds; what is counted; whether it gets anywhere |
 
+mod batch_progress;
 mod blame;
 #[cfg(feature = "postgres")]
 pub mod cdc;
+mod checkpoint;
 mod exactly_once;
 pub(crate) mod health;
 mod listing;
 mod metrics;
 mod options;
-mod parts;
+mod outbox_reader;
 pub mod poll;
-mod promise;
-mod reached;
 mod run;
-mod source;
-mod wave;
+mod sink_probe;
+mod transaction_split;
 
-pub use listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored};
+pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege};
 pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
-pub use run::{Ended, Relay, RelayError, Stop, Wake};
-pub use source::{
-    Batch, Lag, LeftOut, Lineage, Parked, Pending, Position, Pruned, Reached, Rebase, Settled, Source,
-    SourceError,
+pub use outbox_reader::{
+    Batch, Lag, LeftOut, Lineage, OutboxReader, OutboxReaderError, Parked, Pending, Position, Pruned, Rebase,
+    Settled, SinkCheckpoint,
 };
+pub use run::{Relay, RelayError, RelayStats, Stop, Wake};

@@ -21,7 +21,7 @@ pub struct RelayOptions {
     pub(super) suspects_max: usize,
     pub(super) probe: (Duration, Duration),
     pub(super) pause: (Duration, Duration),
-    pub(super) farewell: Duration,
+    pub(super) drain_timeout: Duration,
     pub(super) prune: Option<Prune>,
     pub(super) warn_age: Duration,
 }
@@ -41,7 +41,7 @@ impl Default for RelayOptions {
             suspects_max: 8,
             probe: (Duration::from_millis(1), Duration::from_millis(25)),
             pause: (Duration::from_millis(20), Duration::from_secs(10)),
-            farewell: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
             prune: Some(Prune {
                 every: Duration::from_secs(60),
                 older_than: Duration::from_secs(24 * 60 * 60),
@@ -69,7 +69,7 @@ impl RelayOptions {
     /// How many failing keys may be to blame while the sink confirms nothing: 8 unless told otherwise.
     ///
     /// An event is to blame for its failure if the sink confirmed anything since, or says that only
-    /// [one place](crate::sink::SinkError::of_one_place) is away. Where nothing gets through, it may be the sink or it may be these events:
+    /// [one place](crate::sink::SinkError::destination_down) is away. Where nothing gets through, it may be the sink or it may be these events:
     /// after a while the relay reads past them to see whether others get through. A batch with up to 8 failing keys is waited
     /// for for at most a second. More look like a sink that is down: half a minute, with 4,000 keys a minute, which is the most.
     /// The second batch in a row is waited for twice as long, the third three times, until anything succeeds. 0: such a batch is waited for without end, and what is behind it too.
@@ -95,8 +95,8 @@ impl RelayOptions {
 
     /// How long a batch may take to end after [`Stop::stop`](super::Stop::stop): ten seconds unless told otherwise.
     /// Then it is left, and sent again by whoever comes next.
-    pub fn farewell(mut self, patience: Duration) -> Self {
-        self.farewell = patience;
+    pub fn drain_timeout(mut self, patience: Duration) -> Self {
+        self.drain_timeout = patience;
         self
     }
 
@@ -108,7 +108,7 @@ impl RelayOptions {
     }
 
     /// How often what is published and older than this is forgotten: every minute, a day, unless told otherwise. See
-    /// [`Source::prune`](super::Source::prune).
+    /// [`OutboxReader::prune`](super::OutboxReader::prune).
     pub fn prune(mut self, every: Duration, older_than: Duration) -> Self {
         self.prune = Some(Prune { every: every.max(Duration::from_millis(1)), older_than });
         self

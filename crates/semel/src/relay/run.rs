@@ -8,12 +8,12 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::batch_progress::BatchProgress;
 use super::blame::Blame;
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
-use super::promise::Promise;
-use super::source::{Batch, Lag, Lineage, Source, SourceError};
-use super::wave::Waves;
+use super::outbox_reader::{Batch, Lag, Lineage, OutboxReader, OutboxReaderError};
+use super::sink_probe::SinkProbe;
 use crate::crash;
 use crate::observe::names;
 use crate::outbox::Event;
@@ -49,7 +49,7 @@ pub struct Relay<S, K> {
     wake: Wake,
     pub(super) stop: watch::Sender<bool>,
     pruned: Instant,
-    pub(super) promise: Promise,
+    pub(super) promise: SinkProbe,
     blame: Blame,
     pub(super) observer: Option<Observer>,
 }
@@ -94,7 +94,7 @@ impl Wake {
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// Asks for the end. See [`RelayOptions::farewell`].
+    /// Asks for the end. See [`RelayOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -103,7 +103,7 @@ impl Stop {
 /// What a relay did until it was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct RelayStats {
     /// Events the sink has confirmed.
     pub confirmed: u64,
     /// Events set aside, and their successors.
@@ -118,7 +118,7 @@ pub struct Ended {
 pub enum RelayError {
     /// The source cannot go on, and trying again would not help.
     #[error(transparent)]
-    Source(#[from] SourceError),
+    Outbox(#[from] OutboxReaderError),
     /// Another relay has taken the sink over.
     #[error("another relay has taken the sink over: {0}")]
     Fenced(SinkError),
@@ -146,11 +146,11 @@ enum Sent {
     Left,
 }
 
-impl<S: Source, K: Sink> Relay<S, K> {
+impl<S: OutboxReader, K: Sink> Relay<S, K> {
     /// A relay that has not begun.
     pub fn new(source: S, sink: K, options: RelayOptions) -> Self {
         let (stop, _) = watch::channel(false);
-        let (wake, pruned, promise) = (Wake::default(), Instant::now(), Promise::unknown());
+        let (wake, pruned, promise) = (Wake::default(), Instant::now(), SinkProbe::unknown());
         let blame = Blame::default();
         Self { source, sink, options, wake, stop, pruned, promise, blame, observer: None }
     }
@@ -174,8 +174,8 @@ impl<S: Source, K: Sink> Relay<S, K> {
     /// Runs until it is stopped, or until something needs a person. First the sink is [asked](Sink::probe) what stands in
     /// the way of its promise, and each of that is logged as an error. Dropping the future is like a crash: nothing is
     /// lost, and the batch on its way is sent again.
-    pub async fn run(mut self) -> Result<Ended, RelayError> {
-        let mut ended = Ended::default();
+    pub async fn run(mut self) -> Result<RelayStats, RelayError> {
+        let mut ended = RelayStats::default();
         let mut stopped = self.stop.subscribe();
         let (mut idle, mut pause) = (self.options.probe.0, self.options.pause.0);
         self.check_promise_first().await;
@@ -206,22 +206,22 @@ impl<S: Source, K: Sink> Relay<S, K> {
                     self.prune_if_due().await;
                 }
                 // Not at once: two who take each other for dead would keep the database busy with it.
-                Ok(Sent::Left) | Err(RelayError::Source(SourceError::Fenced)) => {
+                Ok(Sent::Left) | Err(RelayError::Outbox(OutboxReaderError::Fenced)) => {
                     within(self.options.pause.0, wait(&mut stopped)).await;
                 }
-                Err(RelayError::Source(error)) if error.may_retry() => {
+                Err(RelayError::Outbox(error)) if error.may_retry() => {
                     tracing::warn!(%error, "the relay's source failed; trying again");
                     let _ = within(pause, wait(&mut stopped)).await;
                     pause = grown(pause, &self.options);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the relay stops");
-                    let _ = self.leave().await;
+                    let _ = self.release().await;
                     return Err(error);
                 }
             }
         }
-        if let Err(error) = self.leave().await {
+        if let Err(error) = self.release().await {
             tracing::warn!(%error, "lanes were not given back; others take them when the lease is over");
         }
         Ok(ended)
@@ -229,10 +229,10 @@ impl<S: Source, K: Sink> Relay<S, K> {
 
     /// Gives everything back. First the sink goes, and with it what it has queued and not sent: once another relay has the
     /// lanes, that would overtake what the other sends.
-    pub(super) async fn leave(self) -> Result<(), SourceError> {
+    pub(super) async fn release(self) -> Result<(), OutboxReaderError> {
         let Self { mut source, sink, .. } = self;
         drop(sink);
-        Box::pin(source.leave()).await
+        Box::pin(source.release()).await
     }
 
     /// Waits for the next look. A wake or a stop ends it.
@@ -245,7 +245,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
         }
     }
 
-    async fn send_observed(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
+    async fn send_observed(&mut self, batch: &Batch, ended: &mut RelayStats) -> Result<Sent, RelayError> {
         let span = tracing::info_span!(
             names::SPAN_RELAY_BATCH,
             events = batch.events.len(),
@@ -257,7 +257,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             metrics.batch_ends();
             match &sent {
                 Ok(Sent::Done) => metrics.succeeded(),
-                Err(RelayError::Source(error)) => metrics.source_failed(error),
+                Err(RelayError::Outbox(error)) => metrics.source_failed(error),
                 Ok(Sent::Left) | Err(_) => {}
             }
         });
@@ -265,9 +265,9 @@ impl<S: Source, K: Sink> Relay<S, K> {
     }
 
     /// Sends a batch until each of its events is confirmed or set aside.
-    async fn send(&mut self, batch: &Batch, ended: &mut Ended) -> Result<Sent, RelayError> {
+    async fn send(&mut self, batch: &Batch, ended: &mut RelayStats) -> Result<Sent, RelayError> {
         let mut stopped = self.stop.subscribe();
-        let mut waves = Waves::new(batch, &self.options);
+        let mut waves = BatchProgress::new(batch, &self.options);
         let mut pause = self.options.pause.0;
         let (mut confirmed, mut leave_at) = (0, None);
         loop {
@@ -276,7 +276,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
                 break;
             }
             if *stopped.borrow() {
-                let at = *leave_at.get_or_insert_with(|| Instant::now() + self.options.farewell);
+                let at = *leave_at.get_or_insert_with(|| Instant::now() + self.options.drain_timeout);
                 if Instant::now() >= at {
                     return Ok(Sent::Left);
                 }
@@ -324,7 +324,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
             }
         }
         let settled = waves.settled();
-        Box::pin(self.source.done(&settled)).await?;
+        Box::pin(self.source.ack(&settled)).await?;
         crash::point(crash::AFTER_DONE);
         self.observe(|metrics| {
             metrics.source_answered();
@@ -367,22 +367,22 @@ impl<S: Source, K: Sink> Relay<S, K> {
         events: &[Arc<Event>],
         leave_at: &mut Option<Instant>,
     ) -> Result<Option<Vec<Published>>, RelayError> {
-        if !self.source.holds() {
+        if !self.source.holds_lease() {
             return Ok(None);
         }
         crash::point(crash::BEFORE_PUBLISH);
         let mut stopped = self.stop.subscribe();
         let Self { source, sink, observer, options, .. } = self;
-        let farewell = async {
+        let drain_timeout = async {
             wait(&mut stopped).await;
-            let at = *leave_at.get_or_insert_with(|| Instant::now() + options.farewell);
+            let at = *leave_at.get_or_insert_with(|| Instant::now() + options.drain_timeout);
             tokio::time::sleep_until(at).await;
         };
         let publish = async {
             tokio::select! {
                 biased;
                 answers = sink.publish(events) => Some(answers),
-                () = farewell => None,
+                () = drain_timeout => None,
             }
         };
         let answers = keeping(source, observer.as_ref(), publish).await;
@@ -442,7 +442,7 @@ impl<S: Source, K: Sink> Relay<S, K> {
 }
 
 /// Does something that takes long while the source is kept. `None`: the source lost what this is about.
-pub(super) async fn keeping<S: Source, T>(
+pub(super) async fn keeping<S: OutboxReader, T>(
     source: &mut S,
     observer: Option<&Observer>,
     work: impl Future<Output = T>,
@@ -452,18 +452,18 @@ pub(super) async fn keeping<S: Source, T>(
         tokio::select! {
             biased;
             done = &mut work => return Ok(Some(done)),
-            () = tokio::time::sleep(source.keep_in()) => {}
+            () = tokio::time::sleep(source.renew_after()) => {}
         }
-        match Box::pin(source.keep()).await {
+        match Box::pin(source.renew_lease()).await {
             Ok(()) => observer.iter().for_each(|observer| observer.metrics.source_answered()),
-            Err(SourceError::Fenced) => return Ok(None),
+            Err(OutboxReaderError::Fenced) => return Ok(None),
             Err(error) if !error.may_retry() => return Err(error.into()),
             Err(error) => {
                 observer.iter().for_each(|observer| observer.metrics.source_failed(&error));
                 tracing::warn!(%error, "the relay's lease was not renewed; trying again");
             }
         }
-        if !source.holds() {
+        if !source.holds_lease() {
             return Ok(None);
         }
     }

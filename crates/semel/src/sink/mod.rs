@@ -11,6 +11,13 @@ use uuid::Uuid;
 
 use crate::outbox::Event;
 
+pub mod headers;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
+mod key_queues;
+#[cfg(feature = "nats")]
+pub mod nats;
 #[cfg(any(
     feature = "kafka",
     feature = "nats",
@@ -21,14 +28,7 @@ use crate::outbox::Event;
 ))]
 // Each sink uses its part of it.
 #[cfg_attr(not(all(feature = "kafka", feature = "redis")), allow(dead_code))]
-mod answers;
-pub mod headers;
-#[cfg(feature = "kafka")]
-pub mod kafka;
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "sqs", feature = "webhook"))]
-mod lanes;
-#[cfg(feature = "nats")]
-pub mod nats;
+mod publish_results;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -103,7 +103,7 @@ pub struct SinkError {
     message: String,
     maybe: bool,
     fenced: bool,
-    of_one_place: bool,
+    destination_down: bool,
     not_tried: bool,
     refused: Option<Uuid>,
 }
@@ -115,7 +115,7 @@ impl SinkError {
             message: message.into(),
             maybe: false,
             fenced: false,
-            of_one_place: false,
+            destination_down: false,
             not_tried: false,
             refused: None,
         }
@@ -144,13 +144,13 @@ impl SinkError {
 
     /// The sink is there, and only the place that this event goes to is not: its key is parked, however many others are with it.
     #[must_use]
-    pub fn of_one_place(self) -> Self {
-        Self { of_one_place: true, ..self }
+    pub fn destination_down(self) -> Self {
+        Self { destination_down: true, ..self }
     }
 
     /// Whether only the place that the event goes to is not there.
     pub fn is_of_one_place(&self) -> bool {
-        self.of_one_place
+        self.destination_down
     }
 
     /// Whether it was not even sent.
@@ -177,7 +177,7 @@ impl SinkError {
 /// How often a reader may see an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Delivery {
+pub enum DeliverySemantics {
     /// Once or, after a crash or a lost answer, more often: always with the same id.
     AtLeastOnce,
     /// As before, but the broker drops repeats it sees within a window.
@@ -190,16 +190,16 @@ pub enum Delivery {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guarantee {
     /// How often.
-    pub delivery: Delivery,
+    pub delivery: DeliverySemantics,
     /// In one sentence, for people.
     pub sentence: String,
     /// What is configured so that the promise cannot be kept: each with what to do about it. Empty: it holds.
-    pub broken_by: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.sentence)?;
-        self.broken_by.iter().try_for_each(|reason| write!(f, "\n  not kept: {reason}"))
+        self.violations.iter().try_for_each(|reason| write!(f, "\n  not kept: {reason}"))
     }
 }

@@ -20,11 +20,11 @@ use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectOptions, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::Answers;
 use super::headers::{self, Style};
-use super::lanes::Lanes;
+use super::key_queues::KeyQueues;
+use super::publish_results::PublishResults;
 use super::repeats::deduplication_id;
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 /// Headers with which a message tells the server what to do with it: not for events to set.
@@ -61,7 +61,7 @@ impl NatsOptions {
 
     /// A sink. It connects when it first publishes.
     pub fn open(self) -> NatsSink {
-        NatsSink { options: self, context: None, left: false, broken_by: Vec::new() }
+        NatsSink { options: self, context: None, left: false, violations: Vec::new() }
     }
 }
 
@@ -78,7 +78,7 @@ pub struct NatsSink {
     context: Option<jetstream::Context>,
     /// A call was left before its end: what it sent is not known.
     left: bool,
-    broken_by: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl NatsSink {
@@ -117,23 +117,23 @@ impl NatsSink {
             }
         };
         let config = &stream.cached_info().config;
-        let mut broken_by = Vec::new();
+        let mut violations = Vec::new();
         if config.storage == jetstream::stream::StorageType::Memory {
-            broken_by.push(format!(
+            violations.push(format!(
                 "the stream {name:?} is kept in memory: what it confirmed is gone when the server ends; use file storage"
             ));
         }
         if config.no_ack {
-            broken_by.push(format!("the stream {name:?} confirms nothing (no_ack); let it acknowledge"));
+            violations.push(format!("the stream {name:?} confirms nothing (no_ack); let it acknowledge"));
         }
-        Ok(broken_by)
+        Ok(violations)
     }
 
     async fn wave(
         &mut self,
         events: &[Arc<Event>],
         wave: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) {
         if self.context.is_none() {
@@ -233,12 +233,12 @@ async fn is_on(context: &jetstream::Context) -> Result<Vec<String>, SinkError> {
 impl Sink for NatsSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::Deduplicated,
+            delivery: DeliverySemantics::Deduplicated,
             sentence: "NATS JetStream: every event at least once, in the order of its key; a repeat within the stream's \
                        duplicate window (two minutes unless set) is stored once, after that again, with the same \
                        Nats-Msg-Id."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
@@ -246,7 +246,7 @@ impl Sink for NatsSink {
         let until = Instant::now() + self.options.timeout;
         let context = self.connect(until).await?;
         let asked = timeout_at(until, self.ask(&context)).await;
-        self.broken_by = asked.map_err(|_| SinkError::not_published("NATS did not answer in time"))??;
+        self.violations = asked.map_err(|_| SinkError::not_published("NATS did not answer in time"))??;
         Ok(())
     }
 
@@ -255,8 +255,8 @@ impl Sink for NatsSink {
         if std::mem::replace(&mut self.left, true) {
             self.context = None;
         }
-        let mut answers = Answers::to(events);
-        let mut lanes = Lanes::of(events);
+        let mut answers = PublishResults::to(events);
+        let mut lanes = KeyQueues::of(events);
         loop {
             let wave = lanes.next(&mut answers);
             if wave.is_empty() {

@@ -21,10 +21,10 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::Answers;
 use super::headers::{self, Style};
-use super::lanes::Lanes;
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use super::key_queues::KeyQueues;
+use super::publish_results::PublishResults;
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 const PERSISTENT: u8 = 2;
@@ -73,7 +73,7 @@ impl RabbitmqOptions {
 
     /// A sink. It connects when it first publishes.
     pub fn open(self) -> RabbitmqSink {
-        RabbitmqSink { options: self, line: None, left: false, broken_by: Vec::new() }
+        RabbitmqSink { options: self, line: None, left: false, violations: Vec::new() }
     }
 }
 
@@ -90,7 +90,7 @@ pub struct RabbitmqSink {
     line: Option<(Connection, Channel)>,
     /// A call was left before its end: what it sent is not known.
     left: bool,
-    broken_by: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl RabbitmqSink {
@@ -116,7 +116,7 @@ impl RabbitmqSink {
         &mut self,
         events: &[Arc<Event>],
         wave: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<usize> {
         if self.line.is_none() {
@@ -214,7 +214,7 @@ impl RabbitmqSink {
         );
         match self.options.unroutable {
             Unroutable::Refuse => Published::Refused(SinkError::not_published(told)),
-            Unroutable::Wait => Published::Failed(SinkError::not_published(told).of_one_place()),
+            Unroutable::Wait => Published::Failed(SinkError::not_published(told).destination_down()),
         }
     }
 }
@@ -236,12 +236,12 @@ fn judge(confirmation: &Confirmation, topic: &str) -> Published {
 impl Sink for RabbitmqSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::AtLeastOnce,
+            delivery: DeliverySemantics::AtLeastOnce,
             sentence: "RabbitMQ, publisher confirms: every event at least once, in the order of its key within a queue; \
                        after a crash or a lost answer more often, with the same message id. As durable as the queue is: \
                        use quorum queues."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
@@ -254,7 +254,7 @@ impl Sink for RabbitmqSink {
             Ok(Err(error)) => return Err(failed(&format!("RabbitMQ could not be reached: {error}"))),
             Err(_) => return Err(failed("RabbitMQ did not answer in time")),
         };
-        self.broken_by.clear();
+        self.violations.clear();
         if !self.options.exchange.is_empty() {
             let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
             let name = ShortString::from(self.options.exchange.as_str());
@@ -262,7 +262,7 @@ impl Sink for RabbitmqSink {
             match timeout_at(until, asked).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) if is_about_the_channel(&error) => {
-                    self.broken_by.push(format!(
+                    self.violations.push(format!(
                         "the exchange {:?} is not there ({error}); declare it, or name another",
                         self.options.exchange
                     ));
@@ -281,8 +281,8 @@ impl Sink for RabbitmqSink {
         if std::mem::replace(&mut self.left, true) {
             self.line = None;
         }
-        let mut answers = Answers::to(events);
-        let mut lanes = Lanes::of(events);
+        let mut answers = PublishResults::to(events);
+        let mut lanes = KeyQueues::of(events);
         loop {
             let wave = lanes.next(&mut answers);
             if wave.is_empty() {
@@ -347,7 +347,7 @@ fn unwanted(error: &lapin::Error) -> Option<Published> {
     let lapin::ErrorKind::ProtocolError(protocol) = error.kind() else { return None };
     let told = || SinkError::not_published(format!("RabbitMQ does not take it: {error}"));
     match protocol.get_id() {
-        ACCESS_REFUSED => Some(Published::Failed(told().of_one_place())),
+        ACCESS_REFUSED => Some(Published::Failed(told().destination_down())),
         PRECONDITION_FAILED => Some(Published::Refused(told())),
         _ => None,
     }

@@ -55,7 +55,7 @@ impl fmt::Debug for Identify {
 /// Why a delivery names no message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unnamed {
+pub enum MissingIdentity {
     /// There is no id where one was looked for.
     #[error(
         "the message has no id ({looked}); say where it is with `Identify`, or have its producer name it"
@@ -79,7 +79,7 @@ impl Identify {
     ///
     /// # Errors
     /// Where there is none: the message cannot be told from others, and must not be handled as if it could.
-    pub fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+    pub fn identify(&self, delivery: &Delivery) -> Result<Identity, MissingIdentity> {
         self.identify_as(delivery, &delivery.from)
     }
 
@@ -88,7 +88,7 @@ impl Identify {
     ///
     /// # Errors
     /// As there.
-    pub fn identify_as(&self, delivery: &Delivery, source: &str) -> Result<Identity, Unnamed> {
+    pub fn identify_as(&self, delivery: &Delivery, source: &str) -> Result<Identity, MissingIdentity> {
         let (id, looked) = match self {
             Self::ByEvent => (event(delivery), "no header such as `semel-id` or `ce_id`".to_owned()),
             Self::ByHeader(name) => (delivery.header(name).map(str::to_owned), format!("no header {name:?}")),
@@ -96,7 +96,7 @@ impl Identify {
             Self::ByPlace => (Some(delivery.place.clone()), String::new()),
             Self::By(find) => (find(delivery), "nothing found".to_owned()),
         };
-        let id = id.filter(|id| !id.is_empty()).ok_or(Unnamed::Missing { looked })?;
+        let id = id.filter(|id| !id.is_empty()).ok_or(MissingIdentity::Missing { looked })?;
         let identity = Identity::new(source, &id)?;
         Ok(delivery.lineage.iter().fold(identity, |identity, lineage| identity.lineage(lineage)))
     }

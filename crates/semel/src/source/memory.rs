@@ -21,7 +21,7 @@ use super::{Delivery, Receipt, Settle, Source, SourceError};
 /// queue.push(Some("account-7"), &[("semel-id", "e-1")], "{}");
 /// let mut source = queue.source();
 /// let came = source.receive(10, Duration::ZERO).await.unwrap();
-/// source.settle(&[(came[0].receipt, Settle::Done)]).await.unwrap();
+/// source.settle(&[(came[0].receipt, Settle::Ack)]).await.unwrap();
 /// assert_eq!(queue.len(), 0);
 /// # });
 /// ```
@@ -174,8 +174,8 @@ impl Source for MemorySource {
             let Some(n) = self.places.remove(receipt) else { continue };
             let Some(kept) = Self::ours(self.me, &mut state, n, *receipt) else { continue };
             match settle {
-                Settle::Done => drop(state.messages.remove(&n)),
-                Settle::Again => kept.out = None,
+                Settle::Ack => drop(state.messages.remove(&n)),
+                Settle::Nack => kept.out = None,
             }
         }
         drop(state);
@@ -215,7 +215,7 @@ impl Source for MemorySource {
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
-        let settled: Vec<_> = self.places.keys().map(|receipt| (*receipt, Settle::Again)).collect();
+        let settled: Vec<_> = self.places.keys().map(|receipt| (*receipt, Settle::Nack)).collect();
         self.settle(&settled).await
     }
 }

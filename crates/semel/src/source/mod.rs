@@ -10,8 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 #[cfg(any(feature = "rabbitmq", feature = "redis"))]
-mod again;
+mod backoff;
 mod identify;
+#[cfg(any(feature = "rabbitmq", feature = "redis"))]
+mod in_flight;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
@@ -23,16 +25,14 @@ pub mod rabbitmq;
 pub mod redis_stream;
 #[cfg(feature = "sqs")]
 pub mod sqs;
-#[cfg(any(feature = "rabbitmq", feature = "redis"))]
-mod taken;
 
-pub use identify::{Identify, Unnamed};
+pub use identify::{Identify, MissingIdentity};
 
 /// Gives messages, and is told what became of them.
 ///
 /// Laws of an implementation:
 /// - **Nothing is done before it is said to be.** A message is acknowledged to the broker after
-///   [`settle`](Source::settle) named it [`Done`](Settle::Done), and in no other way; where the broker counts by a
+///   [`settle`](Source::settle) named it [`Done`](Settle::Ack), and in no other way; where the broker counts by a
 ///   position, never past a message that was not.
 /// - **Nothing is lost.** What was given and not done comes again: here, or at another consumer, now or after a restart.
 /// - **Order.** Messages of one key come in the broker's order, and one that comes again comes before its successors
@@ -63,7 +63,7 @@ pub trait Source: Send + 'static {
     /// How soon it may be asked again after it had nothing, while messages are handled: 5 ms unless it says otherwise, and
     /// later each time. Longer for a broker that every question costs something. What comes meanwhile waits that long, unless
     /// nothing is being handled.
-    fn look_in(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         Duration::from_millis(5)
     }
 
@@ -88,9 +88,9 @@ pub struct Receipt(pub u64);
 #[non_exhaustive]
 pub enum Settle {
     /// Its effect is durable: it need not come again.
-    Done,
+    Ack,
     /// Give it back: it is to come again.
-    Again,
+    Nack,
 }
 
 /// A message as the broker delivered it.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::coalesce::{Executor, Failure, given_up};
 use super::command::{Ask, Command, Finishing};
-use super::held::{about_now, held};
+use super::locked_elsewhere::{about_now, held};
 use super::{Claim, Claimed, Decide, Decided, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;
 

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 
 use super::batch::{Batch, Kind, Waiting};
 use super::command::{Ask, Command};
-use super::outage::Outage;
+use super::connect_backoff::Outage;
 use super::queue::Queue;
 use super::{Claim, Claimed, Decide, Decided, ErrorKind, Fate, Finished, Renewed, StoreError, Ticket};
 use crate::intent::identity::IntentId;

@@ -11,9 +11,9 @@
 //! | `tiered` | Redis in front of a SQL store: a cache of finished outcomes |
 //! | `protect` | stored outcomes compressed and sealed |
 //! | `coalesce`, `batch`, `queue`, `command` | requests of many callers in one round trip; the bounded queue in front |
-//! | `outage` | a server that is down is not waited for by everybody: connect backoff |
-//! | `held` | a key that an open transaction holds |
-//! | `codes` | how SQL stores encode a record |
+//! | `connect_backoff` | a server that is down is not waited for by everybody: connect backoff |
+//! | `locked_elsewhere` | a key that an open transaction holds |
+//! | `encoding` | how SQL stores encode a record |
 //! | `any`, `url` | a store chosen at run time, by its URL |
 //! | `faulty` | a store that misbehaves on demand, for tests |
 
@@ -32,22 +32,22 @@ mod any;
 mod batch;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod coalesce;
-#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
-#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
-pub(crate) mod codes;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod command;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod connect_backoff;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql", feature = "redis"))]
+#[cfg_attr(not(any(feature = "sqlite", feature = "postgres", feature = "mysql")), allow(dead_code))]
+pub(crate) mod encoding;
 mod error;
 #[cfg(feature = "conformance")]
 pub mod faulty;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod held;
 mod lineage;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod locked_elsewhere;
 pub mod memory;
 #[cfg(feature = "mysql")]
 pub mod mysql;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod outage;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod protect;

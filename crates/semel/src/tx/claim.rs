@@ -8,13 +8,13 @@ use bytes::Bytes;
 use super::driver::{Dialect, DriverError, DriverErrorKind, Row, Sql, Value};
 use super::error::TxError;
 use super::script::Port;
-use super::turn::Turn;
+use super::wait_queue::Turn;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
 use crate::intent::state::{Answer, Event, Head, State, step};
-use crate::store::codes;
+use crate::store::encoding;
 
 /// The pauses between two looks: short ones at first, because most transactions are.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -262,8 +262,8 @@ pub(super) fn looked(
         return Ok(Looked { locked, writable, now, head: None, outcome: None });
     };
     let head = Head {
-        state: codes::state_of(state).map_err(unreadable)?,
-        effect: codes::effect_of(row.int(at + 1)?).map_err(unreadable)?,
+        state: encoding::state_of(state).map_err(unreadable)?,
+        effect: encoding::effect_of(row.int(at + 1)?).map_err(unreadable)?,
         epoch: Epoch(row.int(at + 2)?.cast_unsigned()),
         lease_until: StoreTime(row.int(at + 3)?.cast_unsigned()),
         expires_at: row.int_or_null(at + 4)?.map(|at| StoreTime(at.cast_unsigned())),
@@ -282,22 +282,22 @@ pub(super) async fn put(
     retention: Retention,
     outcome: Option<Bytes>,
 ) -> Result<Epoch, TxError> {
-    let retention_ms = match codes::bounded(retention) {
-        Retention::Ms(ms) => Some(codes::number(ms)),
+    let retention_ms = match encoding::bounded(retention) {
+        Retention::Ms(ms) => Some(encoding::number(ms)),
         Retention::Forever => None,
     };
     let Ask { intent, fingerprint, owner, effect, lease_ms, .. } = ask;
     let mut values: Vec<Value> = vec![
         intent.id().as_bytes()[..].into(),
-        seen.epoch.map(|epoch| codes::number(epoch.0)).into(),
+        seen.epoch.map(|epoch| encoding::number(epoch.0)).into(),
         i64::from(seen.carry).into(),
-        codes::state_code(state).into(),
-        codes::effect_code(effect).into(),
+        encoding::state_code(state).into(),
+        encoding::effect_code(effect).into(),
         owner.as_bytes()[..].into(),
-        codes::number(lease_ms.min(codes::MS_MAX)).into(),
+        encoding::number(lease_ms.min(encoding::MS_MAX)).into(),
         retention_ms.into(),
         fingerprint.digest()[..].into(),
-        codes::recipe_code(&fingerprint).into(),
+        encoding::recipe_code(&fingerprint).into(),
         intent.operation().as_str().into(),
         intent.scope().as_str().into(),
         intent.key().as_str().into(),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::driver::Tx;
 use super::error::TxError;
 use super::once::{Once, TxReply};
-use super::remember::Remember;
+use super::stored_value::Remember;
 use crate::intent::fingerprint::{Fingerprint, Recipe};
 use crate::intent::identity::{Intent, Operation};
 use crate::intent::key::Key;

@@ -15,11 +15,11 @@
 //! | [`mod@reference`] | a provider's name for the result, under one intent only |
 //! | [`upsert`] | work that is idempotent by itself |
 //! | `claim` | the claim inside the caller's transaction: lock, look, decide, write |
-//! | `turn` | one waiter per intent and process; the others wait in memory |
+//! | `wait_queue` | one waiter per intent and process; the others wait in memory |
 //! | `mysql`, `lock_wait` | MySQL and MariaDB only: their claim, and a lock that was not had |
-//! | `remember` | how an answer is stored: an outcome, or a value as JSON |
+//! | `stored_value` | how an answer is stored: an outcome, or a value as JSON |
 //! | `script` | what is written once over all drivers |
-//! | `tables` | tables made in a database that a URL names |
+//! | `migrations` | tables made in a database that a URL names |
 
 mod claim;
 mod command;
@@ -27,24 +27,24 @@ pub mod driver;
 mod error;
 pub mod ledger;
 mod lock_wait;
+pub(crate) mod migrations;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod once;
 mod phases;
 pub mod reference;
-mod remember;
 pub(crate) mod script;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-pub(crate) mod tables;
-mod turn;
+mod stored_value;
 pub mod upsert;
+mod wait_queue;
 
 pub use command::{Advanced, Applied, Command, CommandError, CommandOnce, Transition};
 pub use error::TxError;
 pub use once::{Once, TxReply, WAIT, once_tx};
 pub use phases::{LEASE, PHASE_BYTES_MAX, PHASES_MAX, PhaseRun, Phases, PhasesError, Started};
-pub use remember::Remember;
+pub use stored_value::Remember;
 
 #[cfg(all(doctest, feature = "sqlite", feature = "sqlx-postgres"))]
 #[doc = include_str!("../../../../docs/transactions.md")]

@@ -29,7 +29,7 @@ use super::driver::{DriverError, Sql, Value};
 use super::lock_wait::{NotHad, not_had};
 use super::script::Port;
 use crate::intent::identity::{Epoch, Owner};
-use crate::store::codes;
+use crate::store::encoding;
 
 const LOOK: Sql = only(include_str!("sql/look_mysql.sql"));
 const LOOK_ONLY: Sql = only(include_str!("sql/look_only_mysql.sql"));
@@ -47,8 +47,8 @@ pub(super) async fn look(port: &Port, ask: &Ask) -> Result<Looked, DriverError> 
     let values = vec![
         id(),
         ask.owner.as_bytes()[..].into(),
-        codes::effect_code(ask.effect).into(),
-        codes::recipe_code(&ask.fingerprint).into(),
+        encoding::effect_code(ask.effect).into(),
+        encoding::recipe_code(&ask.fingerprint).into(),
         ask.fingerprint.digest()[..].into(),
         ask.intent.scope().as_str().into(),
         ask.intent.key().as_str().into(),

@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension};
 use super::driver::{DriverError, DriverErrorKind};
 use super::error::TxError;
 use super::once::{Once, TxReply};
-use super::remember::Remember;
+use super::stored_value::Remember;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::Intent;
 

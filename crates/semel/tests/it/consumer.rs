@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel::inbox::consumer::{
-    Buried, Consumer, ConsumerMetrics, ConsumerOptions, DeadLetters, Failed, Handler, Message,
+    Consumer, ConsumerMetrics, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, Message,
 };
 use semel::inbox::{Inbox, schema};
 use semel::source::memory::MemoryQueue;
@@ -75,7 +75,7 @@ impl Handler for Effects {
 struct Graves(Arc<Mutex<Vec<(String, String)>>>);
 
 impl DeadLetters for Graves {
-    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
         assert_eq!(consumer, "mail");
         let text = String::from_utf8(message.delivery.payload.to_vec()).unwrap();
         self.0.lock().unwrap().push((text, message.error.to_owned()));
@@ -336,7 +336,7 @@ async fn a_call_that_takes_long_holds_up_its_own_key_and_no_other() {
     push(&queue, "h", "hang");
     push(&queue, "h", "behind");
     let calls = Arc::clone(&effects.calls);
-    let options = options().concurrency(2).batch_max(1).farewell(Duration::from_millis(20));
+    let options = options().concurrency(2).batch_max(1).drain_timeout(Duration::from_millis(20));
     let consumer = Consumer::new("mail", queue.source(), effects.clone(), options);
     let hangs = tokio::spawn({
         let queue = queue.clone();
@@ -424,7 +424,7 @@ async fn a_stop_does_not_wait_for_a_handler_that_hangs() {
         push(&queue, &n.to_string(), if n == 7 { "hang" } else { "well" });
     }
     let calls = Arc::clone(&effects.calls);
-    let options = options().farewell(Duration::from_millis(20)).concurrency(1);
+    let options = options().drain_timeout(Duration::from_millis(20)).concurrency(1);
     let consumer = Consumer::new("mail", queue.source(), effects, options);
     until(consumer, || calls.load(Ordering::Relaxed) > 0).await;
 }
@@ -519,7 +519,7 @@ struct AcksFirst<S>(S);
 impl<S: Source> Source for AcksFirst<S> {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let came = self.0.receive(most, wait).await?;
-        let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();
+        let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Ack)).collect();
         self.0.settle(&done).await?;
         Ok(came)
     }

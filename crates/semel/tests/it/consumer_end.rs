@@ -22,7 +22,7 @@ struct Says {
     asked: AtomicUsize,
     /// Handlers there were when it was left.
     handlers_at_leave: Mutex<Option<usize>>,
-    look_in: Duration,
+    poll_interval: Duration,
 }
 
 impl Says {
@@ -59,8 +59,8 @@ impl Source for Told {
         Duration::from_millis(20)
     }
 
-    fn look_in(&self) -> Duration {
-        self.1.look_in
+    fn poll_interval(&self) -> Duration {
+        self.1.poll_interval
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -154,7 +154,7 @@ async fn a_source_that_fails_for_good_does_not_break_off_what_is_under_way() {
 #[tokio::test]
 async fn and_does_not_wait_for_ever_for_it() {
     let (queue, work) = (queue(&["for ever"]), Work::default());
-    let consumer = work.consumer(&queue, |options| options.farewell(Duration::from_millis(20)));
+    let consumer = work.consumer(&queue, |options| options.drain_timeout(Duration::from_millis(20)));
     let run = tokio::spawn(consumer.run());
     work.begun.notified().await;
     work.says.no_receive.store(true, Ordering::SeqCst);
@@ -187,7 +187,7 @@ async fn what_has_ended_is_settled_although_the_source_cannot_be_kept_any_more()
 #[tokio::test]
 async fn nothing_is_given_back_before_the_handlers_that_were_broken_off_are_gone() {
     let (queue, work) = (queue(&["for ever"]), Work::default());
-    let consumer = work.consumer(&queue, |options| options.farewell(Duration::from_millis(20)));
+    let consumer = work.consumer(&queue, |options| options.drain_timeout(Duration::from_millis(20)));
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
     work.begun.notified().await;
@@ -203,10 +203,10 @@ async fn a_source_that_had_nothing_is_not_asked_each_time_that_a_call_ends() {
     for text in &texts {
         queue.push(Some("one by one"), &[("semel-id", text)], text.clone());
     }
-    let says = Arc::new(Says { look_in: Duration::from_secs(3_600), ..Says::default() });
+    let says = Arc::new(Says { poll_interval: Duration::from_secs(3_600), ..Says::default() });
     let work = Work { says, ..Work::default() };
     let consumer =
-        work.consumer(&queue, |options| options.concurrency(2).farewell(Duration::from_millis(20)));
+        work.consumer(&queue, |options| options.concurrency(2).drain_timeout(Duration::from_millis(20)));
     let stop = consumer.stop_handle();
     let run = tokio::spawn(consumer.run());
     work.has_done(20).await;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerMetrics, ConsumerOptions, Failed, Marks};
+use semel::inbox::consumer::{Consumer, ConsumerMetrics, ConsumerOptions, DedupPruner, Failed};
 use semel::observe::names;
 use semel::source::memory::MemoryQueue;
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
@@ -48,7 +48,7 @@ impl<S: Source> Source for Keeping<S> {
 #[derive(Clone, Default)]
 struct Windows(Arc<Mutex<Vec<Duration>>>);
 
-impl Marks for Windows {
+impl DedupPruner for Windows {
     async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, Failed> {
         assert_eq!(consumer, "mail");
         self.0.lock().unwrap().push(window);

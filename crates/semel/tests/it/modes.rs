@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::inbox::consumer::{
-    Buried, Consumer, ConsumerOptions, DeadLetters, Failed, FailedKind, Handler, Message,
+    Consumer, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, HandlerErrorKind, Message,
 };
-use semel::inbox::modes::{Call, Marks};
+use semel::inbox::store_dedup::{Call, Dedup};
 use semel::source::memory::{MemoryQueue, MemorySource};
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use semel::store::memory::MemoryStore;
@@ -23,8 +23,8 @@ const LEASE: Duration = Duration::from_millis(1_500);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
-    ClaimBefore,
-    MarkAfter,
+    AtMostOnce,
+    AtLeastOnce,
     Keyed,
     Opaque,
 }
@@ -66,7 +66,7 @@ enum Dies {
 }
 
 impl DeadLetters for World {
-    async fn bury(&self, _: &str, message: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
         self.buried.lock().unwrap().push(message.error.to_owned());
         Ok(())
     }
@@ -108,7 +108,7 @@ impl World {
         let point = Arc::new(Notify::new());
         runtime.block_on(async {
             let guard = Guard::new(world.store.open().await);
-            let marks = Marks::new(&guard, "mail").unwrap().lease(LEASE).unwrap();
+            let marks = Dedup::new(&guard, "mail").unwrap().lease(LEASE).unwrap();
             let (effects, reached) = (Arc::clone(&world.effects), Arc::clone(&point));
             let work = move |call: Call| {
                 let (effects, reached) = (Arc::clone(&effects), Arc::clone(&reached));
@@ -127,8 +127,8 @@ impl World {
                 }
             };
             match mode {
-                Mode::ClaimBefore => world.consume(marks.claim_before(work), &point, dies).await,
-                Mode::MarkAfter => world.consume(marks.mark_after(work), &point, dies).await,
+                Mode::AtMostOnce => world.consume(marks.claim_before(work), &point, dies).await,
+                Mode::AtLeastOnce => world.consume(marks.mark_after(work), &point, dies).await,
                 Mode::Keyed => {
                     world.consume(marks.state_machine(Effect::Keyed, work).unwrap(), &point, dies).await;
                 }
@@ -166,8 +166,8 @@ impl World {
 #[test]
 fn claim_before_loses_what_was_marked_and_not_done() {
     for world in worlds() {
-        world.process(Mode::ClaimBefore, Dies::BeforeTheEffect);
-        world.process(Mode::ClaimBefore, Dies::Never);
+        world.process(Mode::AtMostOnce, Dies::BeforeTheEffect);
+        world.process(Mode::AtMostOnce, Dies::Never);
         assert_eq!(world.effects(), [], "the loss that its name says");
     }
 }
@@ -175,8 +175,8 @@ fn claim_before_loses_what_was_marked_and_not_done() {
 #[test]
 fn claim_before_never_repeats() {
     for world in worlds() {
-        world.process(Mode::ClaimBefore, Dies::AfterTheEffect);
-        world.process(Mode::ClaimBefore, Dies::Never);
+        world.process(Mode::AtMostOnce, Dies::AfterTheEffect);
+        world.process(Mode::AtMostOnce, Dies::Never);
         assert_eq!(world.effects().len(), 1);
     }
 }
@@ -184,8 +184,8 @@ fn claim_before_never_repeats() {
 #[test]
 fn mark_after_repeats_what_was_done_and_not_marked() {
     for world in worlds() {
-        world.process(Mode::MarkAfter, Dies::AfterTheEffect);
-        world.process(Mode::MarkAfter, Dies::Never);
+        world.process(Mode::AtLeastOnce, Dies::AfterTheEffect);
+        world.process(Mode::AtLeastOnce, Dies::Never);
         let effects = world.effects();
         assert_eq!(effects.len(), 2, "the repetition that its name says");
         assert_eq!(effects[0].1, effects[1].1, "under one key");
@@ -195,8 +195,8 @@ fn mark_after_repeats_what_was_done_and_not_marked() {
 #[test]
 fn mark_after_never_loses() {
     for world in worlds() {
-        world.process(Mode::MarkAfter, Dies::BeforeTheEffect);
-        world.process(Mode::MarkAfter, Dies::Never);
+        world.process(Mode::AtLeastOnce, Dies::BeforeTheEffect);
+        world.process(Mode::AtLeastOnce, Dies::Never);
         assert_eq!(world.effects().len(), 1);
     }
 }
@@ -232,7 +232,7 @@ fn an_opaque_effect_that_was_interrupted_is_told_as_in_doubt_and_not_run_again()
 
 #[test]
 fn what_is_done_is_not_done_again_in_any_mode() {
-    for mode in [Mode::ClaimBefore, Mode::MarkAfter, Mode::Keyed, Mode::Opaque] {
+    for mode in [Mode::AtMostOnce, Mode::AtLeastOnce, Mode::Keyed, Mode::Opaque] {
         for world in worlds() {
             // Nobody dies here, and on a busy machine nothing is to come twice.
             let world = World { queue: queue(PATIENCE * 2), ..world };
@@ -257,9 +257,9 @@ async fn handled(handler: &impl Handler, text: &'static str) -> Result<(), Faile
     handler.handle(&[Message::new(Identify::ByEvent.identify(&came).unwrap(), came)]).await
 }
 
-fn marks() -> (Guard<MemoryStore>, Marks<MemoryStore>) {
+fn marks() -> (Guard<MemoryStore>, Dedup<MemoryStore>) {
     let guard = Guard::new(MemoryStore::new());
-    let marks = Marks::new(&guard, "mail").unwrap();
+    let marks = Dedup::new(&guard, "mail").unwrap();
     (guard, marks)
 }
 
@@ -281,12 +281,12 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
         })
         .unwrap();
     for attempt in [Some(1), Some(2)] {
-        assert_eq!(handled(&handler, "not sent").await.unwrap_err().kind(), FailedKind::Later);
+        assert_eq!(handled(&handler, "not sent").await.unwrap_err().kind(), HandlerErrorKind::Later);
         assert_eq!(calls.lock().unwrap().pop(), Some(("not sent".into(), attempt)));
     }
     for _ in 0..2 {
         let failed = handled(&handler, "sent").await.unwrap_err();
-        assert_eq!(failed.kind(), FailedKind::Poison);
+        assert_eq!(failed.kind(), HandlerErrorKind::Poison);
     }
     assert_eq!(*calls.lock().unwrap(), [("sent".into(), Some(1))], "not run a second time");
     // A person has looked, and says that it did not happen: now it runs.
@@ -309,7 +309,7 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
 async fn what_fails_after_its_mark_is_told_once_and_never_tried_again() {
     let (_, marks) = marks();
     let handler = marks.claim_before(|_| async { Err(Failed::later("no route")) });
-    assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), FailedKind::Poison);
+    assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), HandlerErrorKind::Poison);
     assert_eq!(handled(&handler, "a").await, Ok(()), "lost, as its name says");
 }
 
@@ -321,7 +321,7 @@ async fn what_panics_or_hangs_after_its_mark_goes_to_the_dead_letters() {
         // Nobody dies here, and on a busy machine nothing is to come twice.
         let world = World { queue: queue(PATIENCE * 2), ..world };
         let guard = Guard::new(world.store.open().await);
-        let marks = Marks::new(&guard, "mail").unwrap();
+        let marks = Dedup::new(&guard, "mail").unwrap();
         let work =
             move |_| async move { if hangs { std::future::pending().await } else { panic!("as planned") } };
         let options = ConsumerOptions::default().handle_timeout(Duration::from_secs(2));
@@ -350,7 +350,7 @@ struct Away {
 }
 
 impl DeadLetters for Away {
-    async fn bury(&self, _: &str, message: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
         if self.asked.fetch_add(1, Ordering::SeqCst) < self.times {
             return Err(Failed::later("the database is away"));
         }
@@ -525,8 +525,8 @@ async fn what_fails_before_its_mark_is_tried_again() {
 #[test]
 fn marks_that_cannot_hold_are_refused() {
     let guard = Guard::new(MemoryStore::new());
-    assert!(Marks::new(&guard, "").is_err() && Marks::new(&guard, "é").is_err());
-    assert!(Marks::new(&guard, "m").unwrap().window(Duration::ZERO).is_err());
-    let atomic = Marks::new(&guard, "m").unwrap().state_machine(Effect::Atomic, |_| async { Ok(()) });
+    assert!(Dedup::new(&guard, "").is_err() && Dedup::new(&guard, "é").is_err());
+    assert!(Dedup::new(&guard, "m").unwrap().window(Duration::ZERO).is_err());
+    let atomic = Dedup::new(&guard, "m").unwrap().state_machine(Effect::Atomic, |_| async { Ok(()) });
     assert!(atomic.err().unwrap().to_string().contains("atomic"));
 }

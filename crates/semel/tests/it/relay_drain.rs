@@ -5,38 +5,39 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayOptions, Settled, Source, SourceError,
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay, RelayOptions,
+    Settled,
 };
-use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
 type Calls = Arc<Mutex<Vec<&'static str>>>;
 
 /// Has one batch, for ever.
 struct One(Batch, Calls);
 
-impl Source for One {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for One {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         Ok(Some(self.0.clone()))
     }
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
         Ok(())
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_secs(60)
     }
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         true
     }
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         Ok(Lag::default())
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         self.1.lock().unwrap().push("lanes given back");
         Ok(())
     }
@@ -57,7 +58,11 @@ impl Drop for Queue {
 
 impl Sink for Queue {
     fn guarantee(&self) -> Guarantee {
-        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by: Vec::new() }
+        Guarantee {
+            delivery: DeliverySemantics::AtLeastOnce,
+            sentence: String::new(),
+            violations: Vec::new(),
+        }
     }
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let _ = self.asked.send(());
@@ -76,7 +81,7 @@ async fn stopped(refuses: bool) -> Vec<&'static str> {
     let source = One(Batch::new(position, vec![Pending::new(event)]), calls.clone());
     let (asked, mut begun) = tokio::sync::mpsc::unbounded_channel();
     let sink = Queue { calls: calls.clone(), asked, refuses };
-    let relay = Relay::new(source, sink, RelayOptions::default().farewell(Duration::from_millis(10)));
+    let relay = Relay::new(source, sink, RelayOptions::default().drain_timeout(Duration::from_millis(10)));
     let stop = relay.stop_handle();
     let running = tokio::spawn(relay.run());
     begun.recv().await.unwrap();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use semel::observe::names;
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayMetrics, RelayOptions, Settled, Source,
-    SourceError, Stop,
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay, RelayMetrics,
+    RelayOptions, Settled, Stop,
 };
-use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
 use crate::heard::Heard;
 
@@ -25,36 +25,36 @@ struct Batches {
     stop: Arc<Mutex<Option<Stop>>>,
 }
 
-impl Source for Batches {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for Batches {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         if self.left.is_empty() {
             self.stop.lock().unwrap().as_ref().unwrap().stop();
         }
         Ok(self.left.front().cloned())
     }
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
         self.left.pop_front();
         Ok(())
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_secs(60)
     }
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         true
     }
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         let mut lag = Lag::default();
         lag.oldest = self.oldest;
         Ok(lag)
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 }
@@ -67,7 +67,11 @@ struct Moody {
 
 impl Sink for Moody {
     fn guarantee(&self) -> Guarantee {
-        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by: Vec::new() }
+        Guarantee {
+            delivery: DeliverySemantics::AtLeastOnce,
+            sentence: String::new(),
+            violations: Vec::new(),
+        }
     }
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let first = !std::mem::replace(&mut self.failed, true);

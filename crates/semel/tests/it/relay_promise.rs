@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Relay, RelayOptions, Settled, Source, SourceError, Stop,
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay, RelayOptions,
+    Settled, Stop,
 };
-use semel::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
 use crate::heard::Heard;
 
@@ -26,36 +27,36 @@ impl Calls {
 /// Gives one batch, then stops the relay.
 struct One(Option<Batch>, Calls);
 
-impl Source for One {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for One {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         if self.0.is_none() {
             self.1.0.lock().unwrap().1.as_ref().unwrap().stop();
         }
         Ok(self.0.clone())
     }
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         Ok(true)
     }
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
         self.0 = None;
         Ok(())
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_secs(60)
     }
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         true
     }
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         Ok(Lag::default())
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 }
@@ -69,8 +70,8 @@ struct Forgets {
 
 impl Sink for Forgets {
     fn guarantee(&self) -> Guarantee {
-        let broken_by = self.asked.then(|| BROKEN.to_owned()).into_iter().collect();
-        Guarantee { delivery: Delivery::AtLeastOnce, sentence: String::new(), broken_by }
+        let violations = self.asked.then(|| BROKEN.to_owned()).into_iter().collect();
+        Guarantee { delivery: DeliverySemantics::AtLeastOnce, sentence: String::new(), violations }
     }
     async fn probe(&mut self) -> Result<(), SinkError> {
         self.calls.note("probe");
@@ -146,7 +147,11 @@ struct Silent(Calls);
 
 impl Sink for Silent {
     fn guarantee(&self) -> Guarantee {
-        Guarantee { delivery: Delivery::ExactlyOnce, sentence: String::new(), broken_by: Vec::new() }
+        Guarantee {
+            delivery: DeliverySemantics::ExactlyOnce,
+            sentence: String::new(),
+            violations: Vec::new(),
+        }
     }
     async fn probe(&mut self) -> Result<(), SinkError> {
         Ok(())

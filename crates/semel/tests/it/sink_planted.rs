@@ -10,7 +10,7 @@ use bytes::Bytes;
 use semel::conformance::sink::{LAWS, Seen, SinkHarness, run};
 use semel::outbox::Event;
 use semel::sink::headers::{self, Style};
-use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use tokio::io::AsyncReadExt;
 use uuid::Uuid;
 
@@ -148,9 +148,9 @@ impl MemorySink {
 impl Sink for MemorySink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::Deduplicated,
+            delivery: DeliverySemantics::Deduplicated,
             sentence: "In memory.".to_owned(),
-            broken_by: Vec::new(),
+            violations: Vec::new(),
         }
     }
 

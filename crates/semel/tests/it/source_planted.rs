@@ -175,14 +175,14 @@ impl Planted {
     /// What a wrong source says became of its messages.
     fn twist(&self, settled: &[(Receipt, Settle)]) -> Vec<(Receipt, Settle)> {
         let done =
-            |receipts: Vec<Receipt>| receipts.into_iter().map(|receipt| (receipt, Settle::Done)).collect();
+            |receipts: Vec<Receipt>| receipts.into_iter().map(|receipt| (receipt, Settle::Ack)).collect();
         match self.bug {
             Bug::AcksNothing => {
-                settled.iter().copied().filter(|(_, settle)| *settle != Settle::Done).collect()
+                settled.iter().copied().filter(|(_, settle)| *settle != Settle::Ack).collect()
             }
-            Bug::DropsAgain => settled.iter().map(|(receipt, _)| (*receipt, Settle::Done)).collect(),
+            Bug::DropsAgain => settled.iter().map(|(receipt, _)| (*receipt, Settle::Ack)).collect(),
             Bug::ForgetsAgain => {
-                settled.iter().copied().filter(|(_, settle)| *settle != Settle::Again).collect()
+                settled.iter().copied().filter(|(_, settle)| *settle != Settle::Nack).collect()
             }
             Bug::SettlesTheWholeBatch => done(self.last.clone()),
             Bug::SettlesUpToTheHighest => {
@@ -227,7 +227,7 @@ impl Source for Planted {
         }
         self.last = came.iter().map(|delivery| delivery.receipt).collect();
         let done = |receipts: &[Delivery]| -> Vec<_> {
-            receipts.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect()
+            receipts.iter().map(|delivery| (delivery.receipt, Settle::Ack)).collect()
         };
         match self.bug {
             Bug::AcksAtReceive => self.source.settle(&done(&came)).await?,
@@ -251,7 +251,7 @@ impl Source for Planted {
             if !self.settled.insert(*receipt) && self.bug == Bug::RefusesToHearItTwice {
                 return Err(SourceError::for_good("that was settled"));
             }
-            if self.bug == Bug::LostDecides && *settle == Settle::Done {
+            if self.bug == Bug::LostDecides && *settle == Settle::Ack {
                 let place = self.place(*receipt).to_owned();
                 self.world.lock().unwrap().wrongly_done.insert(place);
             }

@@ -1,6 +1,6 @@
 //! The effect: rows in a table, in the transaction of their marks.
 
-use semel::inbox::consumer::{Buried, DeadLetters, Failed, Handler, Message};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Failed, Handler, Message};
 use semel::inbox::{self, Inbox};
 use semel::tx::driver::Dialect;
 use serde::Deserialize;
@@ -90,7 +90,7 @@ impl Handler for Notifications {
 
 /// What nobody can read stands in the way of nobody.
 impl DeadLetters for Notifications {
-    async fn bury(&self, _: &str, buried: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, buried: &DeadLetter<'_>) -> Result<(), Failed> {
         let keep = sqlx::query(KEEP)
             .bind(&buried.delivery.place)
             .bind(&buried.id)

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
-use semel::inbox::consumer::{Buried, Consumer, ConsumerOptions, DeadLetters, Failed, Handler, Message};
-use semel::inbox::dead::InboxTables;
+use semel::inbox::consumer::{Consumer, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, Message};
+use semel::inbox::dead_letter::DeadLetterStore;
 use semel::source::kafka::KafkaSource;
 use semel::source::nats::NatsSource;
 use semel::source::rabbitmq::RabbitmqSource;
@@ -114,7 +114,7 @@ async fn bring<S: Source>(source: S, table: Table, how: &str, tables: &str) -> R
             // A letter that a killed one has taken is another's soon.
             let options =
                 options.handle_timeout(Duration::from_secs(3)).letters_every(Duration::from_millis(100));
-            let tables = InboxTables::open(tables).await?;
+            let tables = DeadLetterStore::open(tables).await?;
             Box::pin(run(Consumer::new("judged", source, table, options).dead_letters(tables))).await
         }
         "late-letter" => {
@@ -181,7 +181,7 @@ struct Early<S>(S);
 impl<S: Source> Source for Early<S> {
     async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<Delivery>, SourceError> {
         let came = self.0.receive(most, wait).await?;
-        let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Done)).collect();
+        let done: Vec<_> = came.iter().map(|delivery| (delivery.receipt, Settle::Ack)).collect();
         self.0.settle(&done).await?;
         Ok(came)
     }
@@ -222,9 +222,9 @@ impl<S: Source> Source for Past<S> {
 
     async fn settle(&mut self, settled: &[(Receipt, Settle)]) -> Result<(), SourceError> {
         let last =
-            settled.iter().filter(|(_, settle)| *settle == Settle::Done).map(|(receipt, _)| *receipt).max();
+            settled.iter().filter(|(_, settle)| *settle == Settle::Ack).map(|(receipt, _)| *receipt).max();
         let all: Vec<_> = self.given.extract_if(.., |receipt| Some(*receipt) <= last).collect();
-        let done: Vec<_> = all.into_iter().map(|receipt| (receipt, Settle::Done)).collect();
+        let done: Vec<_> = all.into_iter().map(|receipt| (receipt, Settle::Ack)).collect();
         self.source.settle(&done).await
     }
 
@@ -249,7 +249,7 @@ impl<S: Source> Source for Past<S> {
 struct Late(PgPool);
 
 impl DeadLetters for Late {
-    async fn bury(&self, consumer: &str, message: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
         let letter = sqlx::query(
             "INSERT INTO semel_inbox_dead (id, consumer, source, topic, place, headers, payload, error, attempts, \
              first_failed_at, dead_at) VALUES (decode(md5($2), 'hex'), $1, $2, $2, $2, '[]', ''::bytea, $3, 1, 0, 0)",

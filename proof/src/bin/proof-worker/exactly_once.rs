@@ -9,7 +9,8 @@ use std::time::Duration;
 use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::{
-    Batch, Lag, Pruned, Reached, Relay, RelayError, RelayOptions, Settled, Source, SourceError,
+    Batch, Lag, OutboxReader, OutboxReaderError, Pruned, Relay, RelayError, RelayOptions, Settled,
+    SinkCheckpoint,
 };
 use semel::sink::kafka::KafkaSink;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,7 +53,7 @@ async fn relay(args: &[String]) -> Result<String, Failed> {
     }
 }
 
-async fn run(source: impl Source, [bootstrap, id, positions]: [&String; 3]) -> Result<String, Failed> {
+async fn run(source: impl OutboxReader, [bootstrap, id, positions]: [&String; 3]) -> Result<String, Failed> {
     let sink = KafkaSink::options(bootstrap)
         .position_topic(positions)
         .timeout(Duration::from_secs(5))
@@ -76,37 +77,37 @@ async fn run(source: impl Source, [bootstrap, id, positions]: [&String; 3]) -> R
 /// A source that says what was done.
 struct Told<S>(S);
 
-impl<S: Source> Source for Told<S> {
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        self.0.done(settled).await?;
+impl<S: OutboxReader> OutboxReader for Told<S> {
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.0.ack(settled).await?;
         println!("done");
         Ok(())
     }
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.0.next().await
     }
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
-        self.0.take_all().await
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
+        self.0.acquire_exclusive().await
     }
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         self.0.resume(reached).await
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        self.0.keep().await
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        self.0.renew_lease().await
     }
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
-    fn holds(&self) -> bool {
-        self.0.holds()
+    fn holds_lease(&self) -> bool {
+        self.0.holds_lease()
     }
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         self.0.prune(older_than).await
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.0.lag().await
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
-        self.0.leave().await
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
+        self.0.release().await
     }
 }

@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use proof::planted::{By, ConfirmedEarly, DoneEarly, Naive};
-use semel::relay::cdc::{CdcOutbox, CdcSource, PlantedBug};
+use semel::relay::cdc::{CdcOutbox, CdcOutboxReader, PlantedBug};
 use semel::relay::poll::mysql::MysqlOutbox;
-use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxReader};
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Ended, Relay, RelayError, RelayOptions, Source};
+use semel::relay::{OutboxReader, Relay, RelayError, RelayOptions, RelayStats};
 use semel::sink::Sink;
 use semel::sink::kafka::{KafkaSink, KafkaTransactions};
 use tokio::signal::unix::{SignalKind, signal};
@@ -136,7 +136,7 @@ impl Kafka<'_> {
 }
 
 /// Without a mistake.
-async fn as_it_is(mode: Mode, source: impl Source, kafka: Kafka<'_>) -> Result<String, Failed> {
+async fn as_it_is(mode: Mode, source: impl OutboxReader, kafka: Kafka<'_>) -> Result<String, Failed> {
     match mode {
         Mode::Poll => run(source, kafka.sink()?).await,
         Mode::ExactlyOnce => {
@@ -152,15 +152,15 @@ async fn as_it_is(mode: Mode, source: impl Source, kafka: Kafka<'_>) -> Result<S
     }
 }
 
-async fn postgres(url: &str, batch: usize, lease: Duration) -> Result<PostgresSource, Failed> {
+async fn postgres(url: &str, batch: usize, lease: Duration) -> Result<PostgresOutboxReader, Failed> {
     Ok(PostgresOutbox::options(url)?.batch_max(batch, 1 << 20).lease(lease).open().await?.source())
 }
 
-async fn log(url: &str, batch: usize, lease: Duration, how: Log) -> Result<CdcSource, Failed> {
+async fn log(url: &str, batch: usize, lease: Duration, how: Log) -> Result<CdcOutboxReader, Failed> {
     let mut options = CdcOutbox::options(url)?.batch_max(batch, 1 << 20).lease(lease);
     options = options.follow_promotions(how.following);
     if how.acked_early {
-        options = options.note_every(Duration::from_millis(1)).plant(PlantedBug::AckUnconfirmed);
+        options = options.checkpoint_interval(Duration::from_millis(1)).plant(PlantedBug::AckUnconfirmed);
     }
     Ok(options.open().await?.source())
 }
@@ -173,18 +173,18 @@ async fn naive(url: &str, by: By) -> Result<Naive, Failed> {
     Ok(Naive::new(client, by))
 }
 
-async fn run(source: impl Source, sink: impl Sink) -> Result<String, Failed> {
+async fn run(source: impl OutboxReader, sink: impl Sink) -> Result<String, Failed> {
     let relay = relay_of(source, sink)?;
     println!("up");
     Ok(told(relay.run().await?))
 }
 
-fn told(ended: Ended) -> String {
+fn told(ended: RelayStats) -> String {
     format!("confirmed {} parked {} batches {}", ended.confirmed, ended.parked, ended.batches)
 }
 
 /// A relay that ends when it is asked to.
-fn relay_of<S: Source, K: Sink>(source: S, sink: K) -> Result<Relay<S, K>, Failed> {
+fn relay_of<S: OutboxReader, K: Sink>(source: S, sink: K) -> Result<Relay<S, K>, Failed> {
     let options = RelayOptions::default().pause(Duration::from_millis(10), Duration::from_millis(200));
     let relay = Relay::new(source, sink, options.keep_all());
     let stop = relay.stop_handle();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::relay::Source;
+use semel::relay::OutboxReader;
 use testkit::certificates::certificates;
 use testkit::services::{Service, alone};
 
@@ -152,7 +152,7 @@ async fn the_log_comes_over_tls_and_with_a_password() {
     let encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
         WHERE backend_type = 'walsender' AND ssl";
     assert_eq!(client.query_one(encrypted, &[]).await.unwrap().get::<_, i64>(0), 1);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     for wrong in [url("wrong", "ca.pem"), url("p%40ss", "other.pem")] {
         assert!(world.options_at(&wrong).open().await.is_err());
     }

@@ -1,6 +1,6 @@
 //! What is committed while the slot is made: before its beginning it is the table's, behind it the stream's.
 
-use semel::relay::Source;
+use semel::relay::OutboxReader;
 use semel::relay::cdc::PlantedBug;
 use testkit::services::{Service, alone};
 use tokio_postgres::Client;
@@ -26,7 +26,7 @@ async fn the_table_is_read_when_all_that_were_under_way_have_ended() {
     assert_eq!(drained(&mut source, 2).await, ["0", "1"]);
     later.batch_execute("COMMIT").await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["2"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -92,7 +92,7 @@ async fn seen_late(plant: Option<PlantedBug>) -> Option<Vec<String>> {
     while told.last().is_none_or(|last| last != "last") {
         told.extend(drained(&mut source, 1).await);
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
     Some(told)
 }

@@ -1,7 +1,7 @@
 //! What is said of a server before anything depends on it.
 
-use semel::relay::Source;
-use semel::relay::cdc::{CdcOutbox, Finding, Gravity, RoutedTable};
+use semel::relay::OutboxReader;
+use semel::relay::cdc::{CdcOutbox, Finding, RoutedTable, Severity};
 
 use crate::cdc::world::{World, batch, insert, nothing, refusal};
 
@@ -15,16 +15,16 @@ async fn what_is_right_and_what_is_not_is_told() {
     let outbox = world.outbox().await;
     let findings = outbox.check().await.unwrap();
     for about in ["wal_level", "rights", "slots", "senders", "slot", "publication"] {
-        assert_eq!(of(&findings, about).gravity, Gravity::Fine, "{findings:?}");
+        assert_eq!(of(&findings, about).gravity, Severity::Fine, "{findings:?}");
     }
-    assert_eq!(of(&findings, "max_slot_wal_keep_size").gravity, Gravity::Warning);
+    assert_eq!(of(&findings, "max_slot_wal_keep_size").gravity, Severity::Warning);
     assert!(of(&findings, "slot").says.contains("will be made"));
     // Nothing was made by looking.
     assert_eq!(world.slot("slot_name").await, None);
 
     let strict = world.options().create(false).open().await.unwrap();
     let findings = strict.check().await.unwrap();
-    assert_eq!(of(&findings, "slot").gravity, Gravity::Error);
+    assert_eq!(of(&findings, "slot").gravity, Severity::Error);
     assert!(of(&findings, "publication").says.starts_with("CREATE PUBLICATION"));
     let refused = refusal(&mut strict.source()).await;
     assert!(!refused.may_retry() && refused.to_string().contains("CREATE PUBLICATION"), "{refused}");
@@ -34,7 +34,7 @@ async fn what_is_right_and_what_is_not_is_told() {
     let name = &world.name;
     let sql = format!("CREATE TABLE other (n int); CREATE PUBLICATION {name} FOR TABLE other");
     client.batch_execute(&sql).await.unwrap();
-    assert_eq!(of(&outbox.check().await.unwrap(), "publication").gravity, Gravity::Error);
+    assert_eq!(of(&outbox.check().await.unwrap(), "publication").gravity, Severity::Error);
     // The one that was refused has died with its lease.
     world.lease_over().await;
     let refused = refusal(&mut outbox.source()).await;
@@ -67,10 +67,10 @@ async fn a_user_with_few_rights_uses_what_an_administrator_made() {
     let mut source = world.options_at(&url).create(false).open().await.unwrap().source();
     client.batch_execute(&insert("a", "1")).await.unwrap();
     assert_eq!(batch(&mut source).await.events.len(), 1);
-    source.done(&[semel::relay::Settled::Confirmed]).await.unwrap();
+    source.ack(&[semel::relay::Settled::Confirmed]).await.unwrap();
     client.batch_execute(&insert("a", "2")).await.unwrap();
     assert_eq!(batch(&mut source).await.events.len(), 1);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     client.batch_execute(&format!("DROP OWNED BY {name}_relay; DROP ROLE {name}_relay")).await.unwrap();
     world.end().await;
 }
@@ -83,7 +83,7 @@ async fn a_table_that_is_not_there_or_has_other_columns_is_named() {
     let refused = outbox.check().await.unwrap_err();
     assert!(refused.to_string().contains("no table orders"), "{refused}");
     client.batch_execute("CREATE TABLE orders (id uuid, kind text)").await.unwrap();
-    assert_eq!(of(&outbox.check().await.unwrap(), "table").gravity, Gravity::Warning);
+    assert_eq!(of(&outbox.check().await.unwrap(), "table").gravity, Severity::Warning);
     let mut source = outbox.source();
     while world.slot("confirmed_flush_lsn").await.is_none() {
         nothing(&mut source).await;
@@ -92,7 +92,7 @@ async fn a_table_that_is_not_there_or_has_other_columns_is_named() {
     let refused = refusal(&mut source).await;
     assert!(refused.to_string().contains("has no column aggregatetype"), "{refused}");
     assert!(!refused.may_retry());
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::cdc::{CdcOutboxOptions, PlantedBug};
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 
 use crate::cdc::world::{World, batch, drained, insert, nothing, texts, until};
 
@@ -21,13 +21,13 @@ async fn stopped_within(world: &World, options: CdcOutboxOptions) -> Vec<String>
     let mut told = drained(&mut source, 1).await;
     client.batch_execute(&transaction(0..10)).await.unwrap();
     told.extend(drained(&mut source, 4).await);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     client.batch_execute(&insert("a", "after")).await.unwrap();
     let mut source = outbox.source();
     while told.last().is_none_or(|last| last != "after") {
         told.extend(drained(&mut source, 1).await);
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     told
 }
 
@@ -53,7 +53,7 @@ async fn a_place_that_is_only_a_commit_is_caught_losing_the_rest_of_it() {
 /// Dies with a batch that the sink was never given; then one more event.
 async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<String> {
     let client = world.connect().await;
-    let outbox = options.note_every(Duration::from_millis(1)).open().await.unwrap();
+    let outbox = options.checkpoint_interval(Duration::from_millis(1)).open().await.unwrap();
     let mut source = outbox.source();
     client.batch_execute(&insert("a", "0")).await.unwrap();
     let mut told = drained(&mut source, 1).await;
@@ -61,7 +61,7 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
     assert_eq!(texts(&batch(&mut source).await), ["1"]);
     // It is kept for a while, and the server told that we live.
     for _ in 0..3 {
-        source.keep().await.unwrap();
+        source.renew_lease().await.unwrap();
     }
     drop(source);
     world.lease_over().await;
@@ -70,7 +70,7 @@ async fn died_with_a_batch(world: &World, options: CdcOutboxOptions) -> Vec<Stri
     while told.last().is_none_or(|last| last != "2") {
         told.extend(drained(&mut source, 1).await);
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     told
 }
 
@@ -96,8 +96,13 @@ async fn acknowledging_what_is_not_confirmed_is_caught_losing_it() {
 async fn the_server_hears_only_of_whole_transactions_that_are_done_and_written_down() {
     let Some(world) = World::new().await else { return };
     let client = world.connect().await;
-    let outbox =
-        world.options().note_every(Duration::from_millis(1)).batch_max(1, 1 << 20).open().await.unwrap();
+    let outbox = world
+        .options()
+        .checkpoint_interval(Duration::from_millis(1))
+        .batch_max(1, 1 << 20)
+        .open()
+        .await
+        .unwrap();
     let mut source = outbox.source();
     client.batch_execute(&insert("a", "0")).await.unwrap();
     drained(&mut source, 1).await;
@@ -106,7 +111,7 @@ async fn the_server_hears_only_of_whole_transactions_that_are_done_and_written_d
     client.batch_execute(&transaction(1..6)).await.unwrap();
     for n in 1..5 {
         assert_eq!(texts(&batch(&mut source).await), [n.to_string()]);
-        source.done(&[Settled::Confirmed]).await.unwrap();
+        source.ack(&[Settled::Confirmed]).await.unwrap();
     }
     // Four of five are done: the commit is not.
     let past = "SELECT $1::text::pg_lsn <= $2::text::pg_lsn";
@@ -114,7 +119,7 @@ async fn the_server_hears_only_of_whole_transactions_that_are_done_and_written_d
     let row = client.query_one(past, &[&at, &before]).await.unwrap();
     assert!(row.get::<_, bool>(0), "{at} was confirmed with a transaction half done, {before}");
     assert_eq!(batch(&mut source).await.events.len(), 1);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     let mut moved = false;
     for _ in 0..200 {
         nothing(&mut source).await;
@@ -125,7 +130,7 @@ async fn the_server_hears_only_of_whole_transactions_that_are_done_and_written_d
         }
     }
     assert!(moved);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -160,7 +165,7 @@ async fn an_idle_outbox_beside_a_busy_database_holds_no_log() {
         source.lock().await.lag().await.unwrap().bytes.is_some_and(|bytes| bytes < 1 << 20)
     })
     .await;
-    source.lock().await.leave().await.unwrap();
+    source.lock().await.release().await.unwrap();
     world.end().await;
 }
 
@@ -187,6 +192,6 @@ async fn what_the_server_keeps_is_told_as_the_server_has_it() {
     // It may have come forward since, but not beyond what is open.
     assert!(told > 2_000_000, "the server keeps {kept} bytes, and {told} are told");
     open.batch_execute("COMMIT").await.unwrap();
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

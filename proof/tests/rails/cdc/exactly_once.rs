@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::relay::cdc::{CdcOutbox, PlantedBug};
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Ended, Relay, RelayError, Stop};
+use semel::relay::{Relay, RelayError, RelayStats, Stop};
 use tokio::task::JoinHandle;
 
 use crate::cdc::world::{World, insert, quick, until};
@@ -15,7 +15,7 @@ use crate::relay::exactly_once::broker::{Broker, Bug, Step};
 const KEYS: u32 = 8;
 
 struct Running {
-    task: JoinHandle<Result<Ended, RelayError>>,
+    task: JoinHandle<Result<RelayStats, RelayError>>,
     stop: Stop,
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::relay::cdc::{Gravity, RoutedTable};
-use semel::relay::{RelayError, Settled, Source};
+use semel::relay::cdc::{RoutedTable, Severity};
+use semel::relay::{OutboxReader, RelayError, Settled};
 
 use crate::cdc::world::{Running, World, batch, insert, nothing, quick, refusal, texts, until};
 use crate::relay::sink::TestSink;
@@ -26,7 +26,7 @@ async fn a_row_filter_is_refused_at_the_start() {
     let outbox = world.outbox().await;
     let findings = outbox.check().await.unwrap();
     let finding = findings.iter().find(|finding| finding.about == "publication").unwrap();
-    assert!(finding.gravity == Gravity::Error && finding.says.contains("row filter"), "{finding:?}");
+    assert!(finding.gravity == Severity::Error && finding.says.contains("row filter"), "{finding:?}");
     let refused = refusal(&mut outbox.source()).await;
     assert!(refused.to_string().contains("row filter") && !refused.may_retry(), "{refused}");
     world.end().await;
@@ -61,7 +61,7 @@ async fn a_row_filter_that_comes_later_stops_the_relay_and_loses_nothing() {
     publish(&world, "WHERE (key <> 'b')").await;
     client.batch_execute(&format!("{}{}", insert("b", "b1"), insert("a", "a2"))).await.unwrap();
     let ended = relay.task.await.unwrap();
-    let Err(RelayError::Source(error)) = ended else { panic!("{ended:?}") };
+    let Err(RelayError::Outbox(error)) = ended else { panic!("{ended:?}") };
     assert!(error.to_string().contains("row filter"), "{error}");
     publish(&world, "").await;
     let relay = Running::start(outbox.source(), &sink, quick());
@@ -81,7 +81,7 @@ async fn rows_that_the_stream_left_out_come_from_the_table() {
     let mut source = world.outbox().await.source();
     client.batch_execute(&insert("a", "a0")).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["a0"]);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     until("it streams", async || {
         nothing(&mut source).await;
         world.streams().await
@@ -91,7 +91,7 @@ async fn rows_that_the_stream_left_out_come_from_the_table() {
     for n in 1..4 {
         client.batch_execute(&insert("a", &format!("a{n}"))).await.unwrap();
         assert_eq!(texts(&batch(&mut source).await), [format!("a{n}")]);
-        source.done(&[Settled::Confirmed]).await.unwrap();
+        source.ack(&[Settled::Confirmed]).await.unwrap();
         until("it is written down", async || {
             nothing(&mut source).await;
             let low = "SELECT count(*) FROM semel_outbox o, semel_outbox_cursor c
@@ -107,8 +107,8 @@ async fn rows_that_the_stream_left_out_come_from_the_table() {
     while !came.contains(&"b1".to_owned()) {
         let given = batch(&mut source).await;
         came.extend(texts(&given));
-        let _ = source.done(&vec![Settled::Confirmed; given.events.len()]).await;
+        let _ = source.ack(&vec![Settled::Confirmed; given.events.len()]).await;
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

@@ -1,6 +1,6 @@
 //! A transaction that fits nowhere.
 
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 
 use crate::cdc::world::{World, batch, insert};
 
@@ -18,7 +18,7 @@ async fn a_large_transaction_is_read_piece_by_piece() {
     let mut source = world.options().batch_max(500, 1 << 20).open().await.unwrap().source();
     client.batch_execute(&insert("a", "0")).await.unwrap();
     assert_eq!(batch(&mut source).await.events.len(), 1);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     // 4 KiB each: all of it together would be seen.
     let fill = format!(
         "INSERT INTO semel_outbox (topic, type, key, payload)
@@ -38,10 +38,10 @@ async fn a_large_transaction_is_read_piece_by_piece() {
             assert_eq!(text.trim_start_matches('0').parse::<u64>().unwrap(), told);
         }
         most = most.max(resident_kib().saturating_sub(before));
-        source.done(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
+        source.ack(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
     }
     // Half of what the transaction has, and that is more than other tests of this process need meanwhile.
     assert!(most < 2 * events, "{most} KiB more were needed for {events} events of 4 KiB");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

@@ -1,7 +1,7 @@
 //! Another server answers to the name, or the same one after a promotion.
 
 use semel::relay::cdc::CdcOutbox;
-use semel::relay::{Rebase, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Rebase};
 use testkit::services::{Cluster, Service, require};
 
 use crate::cdc::world::{PATIENT, Running, World, drained, insert, quick, refusal};
@@ -13,7 +13,7 @@ async fn changed(world: &World, change: &str) {
     let mut source = world.outbox().await.source();
     client.batch_execute(&format!("{}{}", insert("a", "1"), insert("a", "2"))).await.unwrap();
     assert_eq!(drained(&mut source, 2).await, ["1", "2"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     client.batch_execute(&format!("UPDATE semel_outbox_slot SET lineage = {change}")).await.unwrap();
     client.batch_execute(&insert("a", "3")).await.unwrap();
 }
@@ -32,12 +32,12 @@ async fn another_cluster_or_timeline_stops_the_relay_until_a_person_decides() {
         CdcOutbox::rebase(&world.url(), Rebase::Everything).await.unwrap();
         let mut source = world.outbox().await.source();
         assert_eq!(drained(&mut source, 3).await, ["1", "2", "3"]);
-        source.leave().await.unwrap();
+        source.release().await.unwrap();
         CdcOutbox::rebase(&world.url(), Rebase::FromNow).await.unwrap();
         world.connect().await.batch_execute(&insert("a", "4")).await.unwrap();
         let mut source = world.outbox().await.source();
         assert_eq!(drained(&mut source, 1).await, ["4"]);
-        source.leave().await.unwrap();
+        source.release().await.unwrap();
         world.end().await;
     }
 }
@@ -51,7 +51,7 @@ async fn a_promotion_is_followed_from_the_table_where_that_is_wanted() {
     while told.last().is_none_or(|last| last != "3") {
         told.extend(drained(&mut source, 1).await);
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 
     // Another cluster is not a promotion.
@@ -59,7 +59,7 @@ async fn a_promotion_is_followed_from_the_table_where_that_is_wanted() {
     changed(&world, "regexp_replace(lineage, '/.*', '/77.1')").await;
     let mut source = world.options().follow_promotions(true).open().await.unwrap().source();
     let error = refusal(&mut source).await;
-    assert!(matches!(error, SourceError::Lineage { .. }), "{error}");
+    assert!(matches!(error, OutboxReaderError::Lineage { .. }), "{error}");
     world.end().await;
 }
 
@@ -111,5 +111,5 @@ async fn a_standby_that_is_named_first_is_passed_over() {
         client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
         assert_eq!(drained(&mut source, 1).await, [n.to_string()]);
     }
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 
 use crate::cdc::world::{
     LEASE, Running, World, batch, connect, drained, drop_slot, insert, nothing, quick, until,
@@ -99,7 +99,7 @@ async fn a_relay_that_dies_while_it_reads_the_table_goes_on_there() {
     let mut source = outbox.source();
     let told = drained(&mut source, 12).await;
     assert_eq!(told, (4..16).map(|n| n.to_string()).collect::<Vec<_>>());
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -120,19 +120,19 @@ async fn a_slot_that_holds_too_much_is_let_go_and_nothing_is_lost() {
         .unwrap();
     let source = std::sync::Arc::new(tokio::sync::Mutex::new(source));
     until("the slot is let go", async || {
-        source.lock().await.keep().await.unwrap();
+        source.lock().await.renew_lease().await.unwrap();
         world.slot("slot_name").await.is_none()
     })
     .await;
     let mut source = source.lock().await;
     fill(&world, 3..5).await;
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     let mut told = Vec::new();
     while told.last().is_none_or(|last| last != "4") {
         told.extend(drained(&mut *source, 1).await);
     }
     assert!(told.ends_with(&["3".to_owned(), "4".to_owned()]), "{told:?}");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     drop(source);
     world.end().await;
 }
@@ -153,16 +153,16 @@ async fn a_slot_that_holds_too_much_while_the_table_is_read_is_let_go_and_the_wa
         .unwrap();
     let source = std::sync::Arc::new(tokio::sync::Mutex::new(source));
     until("the slot is let go", async || {
-        source.lock().await.keep().await.unwrap();
+        source.lock().await.renew_lease().await.unwrap();
         world.slot("slot_name").await.is_none()
     })
     .await;
     let mut source = source.lock().await;
     fill(&world, 4..6).await;
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     // Nothing again: the walk is not begun anew.
     assert_eq!(drained(&mut *source, 4).await, ["2", "3", "4", "5"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     drop(source);
     world.end().await;
 }
@@ -188,7 +188,7 @@ async fn polling_and_reading_the_log_go_on_where_the_other_was() {
     for _ in 0..20 {
         nothing(&mut idle).await;
     }
-    idle.leave().await.unwrap();
+    idle.release().await.unwrap();
     relay.stop().await;
     fill(&world, 40..50).await;
     let relay = Running::start(polling.source(), &sink, quick());
@@ -228,8 +228,8 @@ async fn what_was_published_is_forgotten_and_nothing_else() {
     assert_eq!(batch(&mut *source).await.events.len(), 1);
     source.prune(Duration::ZERO).await.unwrap();
     assert_eq!(left().await, 1);
-    source.done(&[Settled::Confirmed]).await.unwrap();
-    source.leave().await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
+    source.release().await.unwrap();
     drop(source);
     world.end().await;
 }
@@ -261,7 +261,7 @@ async fn a_relay_that_dies_while_its_slot_is_being_made_leaves_nothing_half_made
     assert_eq!(told, ["0", "1", "held"]);
     let row = client.query_one("SELECT acked > '0/0' FROM semel_outbox_slot", &[]).await.unwrap();
     assert!(row.get::<_, bool>(0));
-    second.leave().await.unwrap();
+    second.release().await.unwrap();
     drop(second);
     world.end().await;
 }

@@ -1,6 +1,6 @@
 //! Everything that was committed, in the order of the commits, and nothing else.
 
-use semel::relay::Source;
+use semel::relay::OutboxReader;
 
 use crate::cdc::world::{Running, World, drained, insert, quick};
 use crate::relay::sink::TestSink;
@@ -57,7 +57,7 @@ async fn what_was_rolled_back_is_never_told_not_even_to_a_savepoint() {
     client.batch_execute(&half).await.unwrap();
     client.batch_execute(&insert("a", "4")).await.unwrap();
     assert_eq!(drained(&mut source, 4).await, ["1", "2", "3", "4"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -75,6 +75,6 @@ async fn what_was_there_before_the_slot_comes_first_and_once() {
     }
     told.extend(drained(&mut source, 16).await);
     assert_eq!(told, numbers(0..20));
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

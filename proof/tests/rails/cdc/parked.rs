@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 
 use crate::cdc::world::{Running, World, batch, insert, quick, texts, until};
 use crate::relay::sink::TestSink;
@@ -89,20 +89,20 @@ async fn what_is_set_aside_is_set_aside_once_whatever_the_slot_repeats() {
     let mut source = outbox.source();
     fill(&world, &[("z", "z0")]).await;
     assert_eq!(texts(&batch(&mut source).await), ["z0"]);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     fill(&world, &[("a", "a1")]).await;
     let given = batch(&mut source).await;
     assert_eq!(texts(&given), ["a1"]);
     let stream = given.position.clone();
     let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-    source.done(&[refused]).await.unwrap();
+    source.ack(&[refused]).await.unwrap();
     assert_eq!(parked(&desk).await, [("a1".to_owned(), true)]);
     // It is published from where it is parked, and then the relay dies before the server heard of anything.
     desk.retry(None).await.unwrap();
     let retried = batch(&mut source).await;
     assert_eq!(texts(&retried), ["a1"]);
     assert_ne!(retried.position, stream);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     assert_eq!(parked(&desk).await, []);
     drop(source);
     world.lease_over().await;
@@ -111,8 +111,8 @@ async fn what_is_set_aside_is_set_aside_once_whatever_the_slot_repeats() {
     // Not a1 again.
     let next = batch(&mut source).await;
     assert_eq!((texts(&next), next.events[0].held), (vec!["a2".to_owned()], false));
-    source.done(&[Settled::Confirmed]).await.unwrap();
-    source.leave().await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Lineage, Position, Reached, Settled, Source, SourceError};
+use semel::relay::{Lineage, OutboxReader, OutboxReaderError, Position, Settled, SinkCheckpoint};
 
 use crate::cdc::world::{World, batch, insert, refusal, texts};
 
@@ -13,12 +13,12 @@ fn transaction(texts: std::ops::Range<u32>) -> String {
 }
 
 /// A source past its first event, so that it streams. Nothing is written down by itself.
-async fn streaming(world: &World) -> impl Source + use<> {
-    let options = world.options().note_every(Duration::from_secs(60));
+async fn streaming(world: &World) -> impl OutboxReader + use<> {
+    let options = world.options().checkpoint_interval(Duration::from_secs(60));
     let mut source = options.batch_max(4, 1 << 20).open().await.unwrap().source();
     world.connect().await.batch_execute(&insert("z", "z")).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["z"]);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     source
 }
 
@@ -29,7 +29,7 @@ async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
     world.connect().await.batch_execute(&transaction(0..10)).await.unwrap();
     let mut given = batch(&mut source).await;
     assert_eq!(texts(&given), ["0", "1", "2", "3"]);
-    source.done(&[const { Settled::Confirmed }; 4]).await.unwrap();
+    source.ack(&[const { Settled::Confirmed }; 4]).await.unwrap();
     given = batch(&mut source).await;
     assert_eq!(texts(&given), ["4", "5", "6", "7"]);
     // The sink has 4, 5 and 7; the relay died before it could say that 6 was refused.
@@ -39,15 +39,15 @@ async fn nothing_up_to_the_position_comes_but_what_was_left_out() {
     world.lease_over().await;
     let options = world.options().batch_max(4, 1 << 20);
     let mut source = options.open().await.unwrap().source();
-    source.resume(Some(&Reached { position, left_out })).await.unwrap();
+    source.resume(Some(&SinkCheckpoint { position, left_out })).await.unwrap();
     let mut told = Vec::new();
     while told.last().is_none_or(|last| last != "9") {
         let batch = batch(&mut source).await;
         told.extend(texts(&batch));
-        source.done(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
+        source.ack(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
     }
     assert_eq!(told, ["6", "8", "9"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -59,7 +59,7 @@ async fn in_doubt_the_batch_is_formed_anew() {
     let given = batch(&mut source).await;
     assert_eq!(texts(&given), ["0", "1", "2", "3"]);
     // The sink has it after all.
-    let reached = Reached { position: given.position.clone(), left_out: Vec::new() };
+    let reached = SinkCheckpoint { position: given.position.clone(), left_out: Vec::new() };
     source.resume(Some(&reached)).await.unwrap();
     let next = batch(&mut source).await;
     assert_eq!(texts(&next), ["4", "5"]);
@@ -67,8 +67,8 @@ async fn in_doubt_the_batch_is_formed_anew() {
     source.resume(Some(&reached)).await.unwrap();
     let again = batch(&mut source).await;
     assert_eq!((texts(&again), &again.position), (texts(&next), &next.position));
-    source.done(&[const { Settled::Confirmed }; 2]).await.unwrap();
-    source.leave().await.unwrap();
+    source.ack(&[const { Settled::Confirmed }; 2]).await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -80,24 +80,25 @@ async fn a_parked_event_that_the_sink_has_is_not_tried_again() {
     world.connect().await.batch_execute(&transaction(0..1)).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["0"]);
     let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-    source.done(&[refused]).await.unwrap();
+    source.ack(&[refused]).await.unwrap();
     world.connect().await.batch_execute(&transaction(3..5)).await.unwrap();
     let held = batch(&mut source).await;
     assert_eq!(held.events.iter().map(|pending| pending.held).collect::<Vec<_>>(), [true, false]);
-    source.done(&[Settled::Held, Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Held, Settled::Confirmed]).await.unwrap();
     desk.retry(None).await.unwrap();
     let retried = batch(&mut source).await;
     assert_eq!(texts(&retried), ["0", "3"]);
     // The sink has the first of them, and the relay dies.
-    let reached = Reached { position: retried.position, left_out: vec![retried.events[1].event.id().into()] };
+    let reached =
+        SinkCheckpoint { position: retried.position, left_out: vec![retried.events[1].event.id().into()] };
     drop(source);
     world.lease_over().await;
     let mut source = world.outbox().await.source();
     source.resume(Some(&reached)).await.unwrap();
     assert_eq!(texts(&batch(&mut source).await), ["3"]);
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     assert!(desk.parked(None, 10).await.unwrap().is_empty());
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -109,22 +110,22 @@ async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
     let position = batch(&mut source).await.position;
     drop(source);
     let options = world.options();
-    let stopped = async |position: Position| -> SourceError {
+    let stopped = async |position: Position| -> OutboxReaderError {
         let mut source = options.clone().open().await.unwrap().source();
-        source.resume(Some(&Reached { position, left_out: Vec::new() })).await.unwrap();
+        source.resume(Some(&SinkCheckpoint { position, left_out: Vec::new() })).await.unwrap();
         // The one before it has died.
         world.lease_over().await;
         refusal(&mut source).await
     };
     let elsewhere = Position { lineage: Lineage::read("other/1"), place: position.place.clone() };
     let error = stopped(elsewhere).await;
-    assert!(matches!(error, SourceError::Lineage { .. }) && !error.may_retry(), "{error}");
+    assert!(matches!(error, OutboxReaderError::Lineage { .. }) && !error.may_retry(), "{error}");
     let later = Position { lineage: position.lineage.clone(), place: "t1 FFFFFFFF/0+1".into() };
     let error = stopped(later).await;
     assert!(error.to_string().contains("older state") && !error.may_retry(), "{error}");
     let promoted =
         Position { lineage: position.lineage.clone(), place: position.place.replace("t1 ", "t9 ") };
     let error = stopped(promoted).await;
-    assert!(matches!(error, SourceError::Lineage { .. }), "{error}");
+    assert!(matches!(error, OutboxReaderError::Lineage { .. }), "{error}");
     world.end().await;
 }

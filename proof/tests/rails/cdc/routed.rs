@@ -1,7 +1,7 @@
 //! Tables of another kind, as they are.
 
 use semel::relay::cdc::{CdcOutbox, RoutedTable};
-use semel::relay::{Rebase, Settled, Source};
+use semel::relay::{OutboxReader, Rebase, Settled};
 
 use crate::cdc::world::{Running, World, batch, connect, drained, drop_slot, nothing, quick, refusal};
 use crate::relay::sink::TestSink;
@@ -47,12 +47,12 @@ async fn rows_that_are_deleted_at_once_are_relayed() {
     assert_eq!((event.ordered_by(), event.media_type()), (Some("k"), "application/json"));
     // Set aside and tried again it is the same.
     let refused = Settled::Parked { error: "no".into(), for_good: false, alone: false };
-    source.done(&[refused]).await.unwrap();
+    source.ack(&[refused]).await.unwrap();
     client.batch_execute("UPDATE semel_outbox_parked_key SET due_at = now()").await.unwrap();
     let again = batch(&mut source).await;
     assert_eq!(again.events[0].event, *event);
-    source.done(&[Settled::Confirmed]).await.unwrap();
-    source.leave().await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -70,7 +70,7 @@ async fn where_nothing_is_left_to_go_on_with_the_relay_stops_until_a_person_deci
     nothing(&mut source).await;
     client.batch_execute(&insert("k", 1)).await.unwrap();
     assert_eq!(drained(&mut source, 1).await, ["{\"n\": 1}"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     drop_slot(&connect(&world.url).await, &world.name).await;
     client.batch_execute(&format!("BEGIN; {} DELETE FROM outbox; COMMIT", insert("k", 2))).await.unwrap();
     let relay = Running::start(outbox.source(), &TestSink::default(), quick());
@@ -84,7 +84,7 @@ async fn where_nothing_is_left_to_go_on_with_the_relay_stops_until_a_person_deci
     nothing(&mut source).await;
     client.batch_execute(&insert("k", 3)).await.unwrap();
     assert_eq!(drained(&mut source, 1).await, ["{\"n\": 3}"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -118,12 +118,12 @@ async fn a_connector_s_slot_and_publication_are_taken_over_where_it_stopped() {
     let first = batch(&mut source).await;
     assert_eq!(first.events[0].event.topic(), "events-order");
     let mut told = crate::cdc::world::texts(&first);
-    source.done(&vec![Settled::Confirmed; first.events.len()]).await.unwrap();
+    source.ack(&vec![Settled::Confirmed; first.events.len()]).await.unwrap();
     while told.len() < 3 {
         told.extend(drained(&mut source, 1).await);
     }
     assert_eq!(told, ["{\"n\": 1}", "{\"n\": 2}", "{\"n\": 3}"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -154,6 +154,6 @@ async fn a_publication_that_names_partitions_instead_of_the_table_is_refused() {
     nothing(&mut source).await;
     client.batch_execute(&insert("k", 1)).await.unwrap();
     assert_eq!(drained(&mut source, 1).await, ["{\"n\": 1}"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::relay::{Settled, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Settled};
 
 use crate::cdc::world::{Running, World, batch, insert, nothing, quick, texts};
 use crate::relay::sink::TestSink;
@@ -46,22 +46,22 @@ async fn one_that_slept_beyond_its_lease_sends_and_settles_nothing() {
     let (mut first, mut second) = (outbox.source(), outbox.source());
     client.batch_execute(&insert("a", "0")).await.unwrap();
     assert_eq!(texts(&batch(&mut first).await), ["0"]);
-    assert!(first.holds());
+    assert!(first.holds_lease());
     nothing(&mut second).await;
     // It sleeps: nothing of it runs.
     assert_eq!(texts(&batch(&mut second).await), ["0"]);
-    assert!(!first.holds() && second.holds());
+    assert!(!first.holds_lease() && second.holds_lease());
     let parked = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-    let word = first.done(&[parked]).await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    let word = first.ack(&[parked]).await;
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
     let rows = client.query("SELECT FROM semel_outbox_parked", &[]).await.unwrap();
     assert!(rows.is_empty());
-    second.done(&[Settled::Confirmed]).await.unwrap();
+    second.ack(&[Settled::Confirmed]).await.unwrap();
     client.batch_execute(&insert("a", "1")).await.unwrap();
     // Awake, it waits like any other.
     nothing(&mut first).await;
     assert_eq!(texts(&batch(&mut second).await), ["1"]);
-    second.leave().await.unwrap();
+    second.release().await.unwrap();
     world.end().await;
 }
 
@@ -74,13 +74,13 @@ async fn what_is_set_aside_is_written_under_the_epoch() {
     assert_eq!(texts(&batch(&mut source).await), ["0"]);
     // Somebody took over without our knowing: the clock did not say so.
     client.batch_execute("UPDATE semel_outbox_cursor SET epoch = epoch + 1 WHERE lane = 3").await.unwrap();
-    assert!(source.holds());
+    assert!(source.holds_lease());
     let parked = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-    let word = source.done(&[parked]).await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    let word = source.ack(&[parked]).await;
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
     assert!(client.query("SELECT FROM semel_outbox_parked", &[]).await.unwrap().is_empty());
     // It is given again.
     assert_eq!(texts(&batch(&mut source).await), ["0"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }

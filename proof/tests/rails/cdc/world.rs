@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use semel::outbox;
 use semel::relay::cdc::{CdcOutbox, CdcOutboxOptions};
-use semel::relay::{Batch, Ended, Relay, RelayError, RelayOptions, Settled, Source, SourceError, Stop};
+use semel::relay::{
+    Batch, OutboxReader, OutboxReaderError, Relay, RelayError, RelayOptions, RelayStats, Settled, Stop,
+};
 use semel::tx::driver::Dialect;
 use testkit::services::{Lease, Service, require};
 use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
@@ -74,7 +76,7 @@ impl World {
     pub fn options_at(&self, url: &str) -> CdcOutboxOptions {
         let options = CdcOutbox::options(url).unwrap();
         let options = options.slot(&self.name).unwrap().publication(&self.name).unwrap();
-        options.lease(LEASE).note_every(Duration::from_millis(50))
+        options.lease(LEASE).checkpoint_interval(Duration::from_millis(50))
     }
 
     pub async fn outbox(&self) -> CdcOutbox {
@@ -171,18 +173,18 @@ pub fn quick() -> RelayOptions {
 
 /// A relay that runs beside the test.
 pub struct Running {
-    pub task: JoinHandle<Result<Ended, RelayError>>,
+    pub task: JoinHandle<Result<RelayStats, RelayError>>,
     stop: Stop,
 }
 
 impl Running {
-    pub fn start(source: impl Source, sink: &TestSink, options: RelayOptions) -> Self {
+    pub fn start(source: impl OutboxReader, sink: &TestSink, options: RelayOptions) -> Self {
         let relay = Relay::new(source, sink.clone(), options);
         let stop = relay.stop_handle();
         Self { task: tokio::spawn(relay.run()), stop }
     }
 
-    pub async fn stop(self) -> Ended {
+    pub async fn stop(self) -> RelayStats {
         self.stop.stop();
         self.task.await.unwrap().unwrap()
     }
@@ -195,7 +197,7 @@ impl Running {
 }
 
 /// The next batch, waited for.
-pub async fn batch(source: &mut impl Source) -> Batch {
+pub async fn batch(source: &mut impl OutboxReader) -> Batch {
     let until = Instant::now() + SOON;
     while Instant::now() < until {
         match source.next().await {
@@ -209,7 +211,7 @@ pub async fn batch(source: &mut impl Source) -> Batch {
 }
 
 /// One look that is to find nothing. A busy machine may be too slow to keep its lease, and looks again later.
-pub async fn nothing(source: &mut impl Source) {
+pub async fn nothing(source: &mut impl OutboxReader) {
     match source.next().await {
         Ok(None) => {}
         Ok(Some(batch)) => panic!("{:?} came", texts(&batch)),
@@ -219,7 +221,7 @@ pub async fn nothing(source: &mut impl Source) {
 }
 
 /// Looks until it is told that looking on is in vain, and why.
-pub async fn refusal(source: &mut impl Source) -> SourceError {
+pub async fn refusal(source: &mut impl OutboxReader) -> OutboxReaderError {
     let until = Instant::now() + SOON;
     while Instant::now() < until {
         match source.next().await {
@@ -237,11 +239,11 @@ pub fn texts(batch: &Batch) -> Vec<String> {
 }
 
 /// Batches, each done at once, until so many events have come.
-pub async fn drained(source: &mut impl Source, events: usize) -> Vec<String> {
+pub async fn drained(source: &mut impl OutboxReader, events: usize) -> Vec<String> {
     let mut told = Vec::new();
     while told.len() < events {
         let batch = batch(source).await;
-        match source.done(&vec![Settled::Confirmed; batch.events.len()]).await {
+        match source.ack(&vec![Settled::Confirmed; batch.events.len()]).await {
             Ok(()) => told.extend(texts(&batch)),
             // A busy machine was too slow to keep its lease: it comes again.
             Err(error) => assert!(error.may_retry(), "{error}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use semel::inbox::consumer::Failed;
-use semel::inbox::pipeline::{Ended, Input, Output, Pipeline, PipelineOptions};
+use semel::inbox::pipeline::{Input, Output, Pipeline, PipelineOptions, PipelineStats};
 use semel::sink::kafka::KafkaSink;
 use semel::source::kafka::KafkaSource;
 use testkit::services::{Service, alone};
@@ -59,5 +59,5 @@ async fn a_stop_is_heard_while_a_broker_is_waited_for_that_is_away() {
         tells.send(ended).unwrap();
     });
     let ended = tokio::time::timeout(HEARD, ended).await.expect("the stop was not heard").unwrap();
-    assert_eq!(ended.unwrap(), Ended::default());
+    assert_eq!(ended.unwrap(), PipelineStats::default());
 }

@@ -1,7 +1,7 @@
 //! The cursor: windows, chunks, restarts, lineage.
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Rebase, Settled, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Rebase, Settled};
 
 use crate::relay::sink::{TestSink, text};
 use crate::relay::world::{Postgres, Running, drained, insert, quick};
@@ -10,7 +10,7 @@ use crate::relay::world::{Postgres, Running, drained, insert, quick};
 async fn all_there_is(world: &Postgres) -> Vec<String> {
     let mut source = world.outbox().await.source();
     let told = drained(&mut source).await;
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     told
 }
 
@@ -50,12 +50,12 @@ async fn a_restart_repeats_exactly_the_batch_that_was_written_down() {
     // Until it is done it is the same, also for somebody who comes after a crash and when more was appended.
     assert_eq!(ids(&source.next().await.unwrap().unwrap()), ids(&first));
     client.batch_execute(&insert("k0", "more")).await.unwrap();
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     let mut next = outbox.source();
     let again = next.next().await.unwrap().unwrap();
     assert_eq!(ids(&again), ids(&first));
     assert_eq!(again.position, first.position);
-    next.done(&[const { Settled::Confirmed }; 10]).await.unwrap();
+    next.ack(&[const { Settled::Confirmed }; 10]).await.unwrap();
     let rest = drained(&mut next).await;
     let mut expected: Vec<String> = (10..30).map(|n| n.to_string()).collect();
     expected.push("more".into());
@@ -82,7 +82,7 @@ async fn a_batch_ends_where_its_bytes_do_and_a_large_window_is_walked_through() 
     let bytes: usize = batch.events.iter().map(|pending| pending.event.payload().len()).sum();
     assert!((4_000..4_010).contains(&bytes), "{bytes}");
     let mut told: Vec<String> = batch.events.iter().map(|pending| text(&pending.event)).collect();
-    source.done(&vec![Settled::Confirmed; told.len()]).await.unwrap();
+    source.ack(&vec![Settled::Confirmed; told.len()]).await.unwrap();
     told.extend(drained(&mut source).await);
     assert_eq!(told.len(), 12_010);
     assert_eq!(told[..12_000], (1..=12_000).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -144,7 +144,7 @@ async fn another_lineage_stops_the_relay_until_a_person_decides() {
     let stopped = relay.task.await.unwrap().unwrap_err();
     assert!(stopped.to_string().contains("semel outbox rebase"), "{stopped}");
     let refused = world.options().open().await.err().unwrap();
-    assert!(matches!(refused, SourceError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
     client.batch_execute(&insert("a", "2")).await.unwrap();
     PostgresOutbox::rebase(&world.url(), Rebase::Everything).await.unwrap();
     assert_eq!(all_there_is(&world).await, ["1", "2"]);
@@ -163,7 +163,7 @@ async fn another_cluster_and_transactions_still_to_come_are_noticed() {
     let moved = "UPDATE semel_outbox_cursor SET lineage = split_part(lineage, '/', 1) || '/1'";
     client.batch_execute(moved).await.unwrap();
     let refused = world.options().open().await.err().unwrap();
-    assert!(matches!(refused, SourceError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
     // As a dump brings it where this user may not ask for the cluster's number.
     client
         .batch_execute(

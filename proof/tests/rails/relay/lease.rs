@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
-use semel::relay::{Settled, Source};
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxReader};
+use semel::relay::{OutboxReader, Settled};
 use tokio_postgres::Client;
 
 use crate::relay::sink::text;
@@ -19,7 +19,7 @@ struct Long {
 }
 
 impl Long {
-    async fn new(events: usize) -> Option<(Self, PostgresSource)> {
+    async fn new(events: usize) -> Option<(Self, PostgresOutboxReader)> {
         let world = Postgres::new().await?;
         let (client, locks) = (world.connect().await, world.connect().await);
         for n in 0..events {
@@ -71,7 +71,7 @@ async fn it_is_renewed_while_a_window_is_looked_for() {
     long.locks.batch_execute("COMMIT").await.unwrap();
     let (mut source, batch) = task.await.unwrap();
     assert_eq!(text(&batch.events[0].event), "0");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     long.world.end().await;
 }
 
@@ -84,19 +84,19 @@ async fn it_is_renewed_while_the_next_chunk_is_read_ahead() {
     until("it is read", async || !long.client.query(read, &[&long.world.schema()]).await.unwrap().is_empty())
         .await;
     long.lock().await;
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     let batch = source.next().await.unwrap().unwrap();
     assert_eq!(text(&batch.events[0].event), "1");
     long.waits().await;
     let task = tokio::spawn(async move {
-        source.keep().await.unwrap();
+        source.renew_lease().await.unwrap();
         source
     });
     long.renewed().await;
     long.locks.batch_execute("COMMIT").await.unwrap();
     let mut source = task.await.unwrap();
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     assert_eq!(text(&source.next().await.unwrap().unwrap().events[0].event), "2");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     long.world.end().await;
 }

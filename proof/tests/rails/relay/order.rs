@@ -44,7 +44,7 @@ async fn state(judge: &Client) -> String {
 async fn published(world: &Postgres) -> Vec<String> {
     let mut source = world.outbox().await.source();
     let told = drained(&mut source).await;
-    semel::relay::Source::leave(&mut source).await.unwrap();
+    semel::relay::OutboxReader::release(&mut source).await.unwrap();
     told
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use semel::relay::poll::postgres::{PostgresOutbox, PostgresSource};
-use semel::relay::{Settled, Source, SourceError};
+use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxReader};
+use semel::relay::{OutboxReader, OutboxReaderError, Settled};
 use testkit::proxy::{Fault, Proxy};
 
 use crate::relay::sink::TestSink;
@@ -15,7 +15,10 @@ const LEASE: Duration = Duration::from_secs(8);
 
 /// Two believe to own everything: the first slept beyond its lease. Gives what the first one's word was worth, and what
 /// a third finds afterwards.
-async fn split(world: &Postgres, edit: Option<fn(&str) -> String>) -> (Result<(), SourceError>, Vec<String>) {
+async fn split(
+    world: &Postgres,
+    edit: Option<fn(&str) -> String>,
+) -> (Result<(), OutboxReaderError>, Vec<String>) {
     let client = world.connect().await;
     for n in 0..2 {
         client.batch_execute(&insert("a", &n.to_string())).await.unwrap();
@@ -27,17 +30,17 @@ async fn split(world: &Postgres, edit: Option<fn(&str) -> String>) -> (Result<()
     let outbox = options.open().await.unwrap();
     let (mut first, mut second) = (outbox.source(), outbox.source());
     assert_eq!(batch(&mut first).await.events.len(), 1);
-    assert!(first.holds());
+    assert!(first.holds_lease());
     tokio::time::sleep(LEASE * 9 / 8).await;
-    assert!(!first.holds());
+    assert!(!first.holds_lease());
     // And what is over is not renewed.
-    let kept = first.keep().await;
-    assert!(matches!(kept, Err(SourceError::Fenced)) && !first.holds(), "{kept:?}");
+    let kept = first.renew_lease().await;
+    assert!(matches!(kept, Err(OutboxReaderError::Fenced)) && !first.holds_lease(), "{kept:?}");
     // The second repeats what the first had begun, then writes down the next and is about to send it.
     assert_eq!(batch(&mut second).await.events.len(), 1);
-    second.done(&[Settled::Confirmed]).await.unwrap();
+    second.ack(&[Settled::Confirmed]).await.unwrap();
     assert_eq!(batch(&mut second).await.events.len(), 1);
-    let word = first.done(&[Settled::Confirmed]).await;
+    let word = first.ack(&[Settled::Confirmed]).await;
     // It dies before it does.
     drop(second);
     world.lease_over().await;
@@ -48,20 +51,20 @@ async fn split(world: &Postgres, edit: Option<fn(&str) -> String>) -> (Result<()
 async fn an_owner_of_yesterday_moves_nothing() {
     let Some(world) = Postgres::new().await else { return };
     let (word, left) = split(&world, None).await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
     assert_eq!(left, ["1"]);
     world.end().await;
 }
 
 /// Gives what a relay may still do that kept nothing for longer than its lease, and wants to keep it now. Another has had
 /// everything meanwhile and has gone on.
-pub async fn kept_too_late(first: &mut impl Source, second: &mut impl Source, lease: Duration) {
+pub async fn kept_too_late(first: &mut impl OutboxReader, second: &mut impl OutboxReader, lease: Duration) {
     assert_eq!(batch(first).await.events.len(), 1);
     tokio::time::sleep(lease * 9 / 8).await;
     assert_eq!(drained(second).await.len(), 2);
-    let word = first.keep().await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
-    assert!(!first.holds());
+    let word = first.renew_lease().await;
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
+    assert!(!first.holds_lease());
     // It begins afresh, and has nothing.
     assert_eq!(drained(first).await, Vec::<String>::new());
 }
@@ -92,14 +95,14 @@ async fn a_lease_that_is_renewed_after_its_end_is_not_believed() {
     holder.batch_execute("BEGIN; LOCK TABLE semel_outbox_relay IN EXCLUSIVE MODE").await.unwrap();
     // Late in the lease, so that the end of the next is far behind the end of this one.
     tokio::time::sleep((lease * 5 / 8).saturating_sub(begun.elapsed())).await;
-    let (word, ()) = tokio::join!(first.keep(), async {
+    let (word, ()) = tokio::join!(first.renew_lease(), async {
         tokio::time::sleep((lease * 9 / 8).saturating_sub(begun.elapsed())).await;
         let taken = "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = gen_random_uuid()";
         client.batch_execute(taken).await.unwrap();
         holder.batch_execute("COMMIT").await.unwrap();
     });
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
-    assert!(!first.holds());
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
+    assert!(!first.holds_lease());
     world.end().await;
 }
 
@@ -176,14 +179,14 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
     let owners = "SELECT count(DISTINCT owner) FROM semel_outbox_cursor";
     // All lanes have something new at each look, so that no two looks see the same by chance.
     let fill = (0..64).map(|n| insert(&format!("k{n}"), "on")).collect::<String>();
-    let step = async |source: &mut PostgresSource| {
+    let step = async |source: &mut PostgresOutboxReader| {
         client.batch_execute(&fill).await.unwrap();
         // A beat that a busy machine was too slow for costs a lease, and nothing else.
         let looked = async {
             if let Some(batch) = source.next().await? {
-                source.done(&vec![Settled::Confirmed; batch.events.len()]).await?;
+                source.ack(&vec![Settled::Confirmed; batch.events.len()]).await?;
             }
-            Ok::<_, SourceError>(())
+            Ok::<_, OutboxReaderError>(())
         };
         if let Err(error) = looked.await {
             assert!(error.may_retry(), "{error}");
@@ -199,7 +202,7 @@ async fn lanes_taken_over_come_together_while_events_keep_coming() {
         }
     }
     assert!(apart, "they never were at two places");
-    other.leave().await.unwrap();
+    other.release().await.unwrap();
     let (mut taken, mut together) = (false, false);
     for _ in 0..1_000 {
         step(&mut one).await;
@@ -230,9 +233,9 @@ async fn one_that_leaves_does_not_wait_for_ever() {
     let url = world.url().replace(&world.address(), &proxy.addr().to_string());
     let outbox = PostgresOutbox::open(&format!("{url}&statement_timeout=5s")).await.unwrap();
     let (mut owner, mut standby) = (world.outbox().await.source(), outbox.source());
-    assert!(owner.take_all().await.unwrap() && !standby.take_all().await.unwrap());
+    assert!(owner.acquire_exclusive().await.unwrap() && !standby.acquire_exclusive().await.unwrap());
     proxy.set(Fault::Hang);
-    let left = tokio::time::timeout(Duration::from_secs(60), standby.leave()).await;
+    let left = tokio::time::timeout(Duration::from_secs(60), standby.release()).await;
     assert!(left.is_ok(), "it still waits");
     proxy.cut();
     world.end().await;
@@ -260,7 +263,7 @@ async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
             match source.next().await {
                 Ok(Some(batch)) => {
                     told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)));
-                    let done = source.done(&vec![Settled::Confirmed; batch.events.len()]).await;
+                    let done = source.ack(&vec![Settled::Confirmed; batch.events.len()]).await;
                     assert!(done.is_ok() || done.is_err_and(|error| error.may_retry()));
                 }
                 Ok(None) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -273,8 +276,8 @@ async fn a_batch_whose_lanes_are_shared_out_takes_nothing_behind_it_along() {
 
 /// A relay that loses its connection and not its lease: what falls to another meanwhile is given back.
 pub async fn orphaned(
-    first: &mut impl Source,
-    second: &mut impl Source,
+    first: &mut impl OutboxReader,
+    second: &mut impl OutboxReader,
     proxy: &Proxy,
     owned: impl AsyncFn() -> Vec<i64>,
 ) {
@@ -317,25 +320,25 @@ async fn lanes_had_before_a_connection_broke_come_to_others() {
 
 /// It always has a batch on its way, with one event in it, when it hears of the other.
 pub async fn shared_while_busy(
-    first: &mut impl Source,
-    second: &mut impl Source,
+    first: &mut impl OutboxReader,
+    second: &mut impl OutboxReader,
     lease: Duration,
     owned: impl AsyncFn() -> Vec<i64>,
 ) {
-    let go_on = |told: Result<(), SourceError>| {
-        assert!(told.as_ref().err().is_none_or(SourceError::may_retry), "{told:?}");
+    let go_on = |told: Result<(), OutboxReaderError>| {
+        assert!(told.as_ref().err().is_none_or(OutboxReaderError::may_retry), "{told:?}");
     };
     let begun = Instant::now();
     batch(first).await;
     while owned().await != [8, 8] {
         assert!(begun.elapsed() < Duration::from_secs(120), "it has {:?} lanes", owned().await);
         match second.next().await {
-            Ok(Some(_)) => go_on(second.done(&[Settled::Confirmed]).await),
+            Ok(Some(_)) => go_on(second.ack(&[Settled::Confirmed]).await),
             told => go_on(told.map(drop)),
         }
         tokio::time::sleep(lease * 3 / 8).await;
-        go_on(first.keep().await);
-        go_on(first.done(&[Settled::Confirmed]).await);
+        go_on(first.renew_lease().await);
+        go_on(first.ack(&[Settled::Confirmed]).await);
         batch(first).await;
     }
 }
@@ -353,13 +356,13 @@ async fn lanes_are_shared_by_one_that_is_always_busy() {
 }
 
 /// Asked for its lag after a sleep, it has a lease again: but not the batch it had before.
-pub async fn woken(first: &mut impl Source, second: &mut impl Source, lease: Duration) {
+pub async fn woken(first: &mut impl OutboxReader, second: &mut impl OutboxReader, lease: Duration) {
     assert_eq!(batch(first).await.events.len(), 1);
     tokio::time::sleep(lease * 9 / 8).await;
     assert_eq!(drained(second).await, ["1"]);
     let lag = first.lag().await;
-    assert!(matches!(lag, Err(SourceError::Fenced)), "{lag:?}");
-    assert!(!first.holds());
+    assert!(matches!(lag, Err(OutboxReaderError::Fenced)), "{lag:?}");
+    assert!(!first.holds_lease());
 }
 
 #[tokio::test]

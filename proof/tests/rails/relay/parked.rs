@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Batch, Poison, RelayOptions, Settled, Source};
+use semel::relay::{Batch, OutboxReader, Poison, RelayOptions, Settled};
 
 use crate::relay::sink::TestSink;
 use crate::relay::world::{Postgres, Running, insert, quick, until};
@@ -207,7 +207,7 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     {
         assert_eq!(told(&source.next().await.unwrap().unwrap()), (text.to_owned(), held));
         read_ahead(&mut source).await;
-        source.done(&[settled]).await.unwrap();
+        source.ack(&[settled]).await.unwrap();
     }
     // a3 was read while its key was parked. Now that is given back, as soon as it is looked for.
     assert_eq!(outbox.retry(Some("a")).await.unwrap(), 1);
@@ -215,7 +215,7 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
     let again = source.next().await.unwrap().unwrap();
     let texts: Vec<_> = again.events.iter().map(|one| one.event.payload().clone()).collect();
     assert_eq!(texts, ["a1", "a2"]);
-    source.done(&[Settled::Confirmed, Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed, Settled::Confirmed]).await.unwrap();
     loop {
         let batch = source.next().await.unwrap();
         // That nothing is left of the key is seen at the next look.
@@ -224,9 +224,9 @@ async fn what_was_read_ahead_is_held_and_free_as_its_key_is_now() {
             break;
         }
     }
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     assert_eq!(outbox.parked(None, 10).await.unwrap().len(), 0);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     world.end().await;
 }
 
@@ -236,9 +236,9 @@ fn told(batch: &Batch) -> (String, bool) {
 }
 
 /// Two trips on the connection on which it is read: it is, by then.
-async fn read_ahead(source: &mut impl Source) {
+async fn read_ahead(source: &mut impl OutboxReader) {
     for _ in 0..2 {
         tokio::task::yield_now().await;
-        source.keep().await.unwrap();
+        source.renew_lease().await.unwrap();
     }
 }

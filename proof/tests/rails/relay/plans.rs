@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 use testkit::services::Pooler;
 use tokio_postgres::Client;
 
@@ -44,9 +44,9 @@ impl<'a> Reader<'a> {
         let mut source = outbox.source();
         for _ in 0..batches {
             let batch = source.next().await.unwrap().expect("there is a batch");
-            source.done(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
+            source.ack(&vec![Settled::Confirmed; batch.events.len()]).await.unwrap();
         }
-        source.leave().await.unwrap();
+        source.release().await.unwrap();
         drop(pooler);
         self.rows().await - before
     }
@@ -173,13 +173,13 @@ async fn a_large_late_transaction_is_published() {
         first.get_or_insert(began.elapsed());
         let settled = vec![Settled::Confirmed; batch.events.len()];
         (told, last) = (told + settled.len(), last + 1);
-        source.done(&settled).await.unwrap();
+        source.ack(&settled).await.unwrap();
     }
     let took = began.elapsed();
     // The one before came twice at most: it was published already.
     assert_eq!(told as i64, rows + 2);
     println!("figures: {told} events of a late transaction in {last} batches: first {first:?}, all {took:?}");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     reader.end().await;
     world.end().await;
 }

@@ -1,12 +1,12 @@
 //! Scenes in which the usual cursors go wrong, and ours does not.
 
-use semel::relay::Source;
+use semel::relay::OutboxReader;
 
 use crate::relay::world::{Postgres, drained, insert};
 use proof::planted::{By, Naive};
 
 /// The lower number commits after the higher one was published.
-async fn late_commit(world: &Postgres, source: &mut impl Source) -> Vec<String> {
+async fn late_commit(world: &Postgres, source: &mut impl OutboxReader) -> Vec<String> {
     let (slow, quick) = (world.connect().await, world.connect().await);
     slow.batch_execute(&format!("BEGIN; {}", insert("a", "late"))).await.unwrap();
     quick.batch_execute(&insert("b", "early")).await.unwrap();
@@ -17,7 +17,7 @@ async fn late_commit(world: &Postgres, source: &mut impl Source) -> Vec<String> 
 }
 
 /// The transaction that began first gets the lock second.
-async fn handed_over(world: &Postgres, source: &mut impl Source) -> Vec<String> {
+async fn handed_over(world: &Postgres, source: &mut impl OutboxReader) -> Vec<String> {
     let (older, younger) = (world.connect().await, world.connect().await);
     older.batch_execute("CREATE TABLE account (n int); INSERT INTO account VALUES (0)").await.unwrap();
     older.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();

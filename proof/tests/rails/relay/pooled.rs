@@ -1,7 +1,7 @@
 //! Behind PgBouncer in transaction mode, with a server that would rather not wait for its disk.
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Settled, Source};
+use semel::relay::{OutboxReader, Settled};
 use testkit::services::{Alone, Pooler, Service, alone};
 
 use crate::relay::plans::pooler;
@@ -78,7 +78,7 @@ async fn what_is_set_aside_is_on_disk_behind_a_pooler() {
     client.batch_execute(&insert("a", "1")).await.unwrap();
     let mut source = lazy.outbox().await.source();
     source.next().await.unwrap().unwrap();
-    source.done(&[Settled::Parked { error: "no".into(), for_good: true, alone: false }]).await.unwrap();
+    source.ack(&[Settled::Parked { error: "no".into(), for_good: true, alone: false }]).await.unwrap();
     let parked = lazy.after_a_crash("SELECT count(*) FROM semel_outbox_parked").await;
     assert_eq!(parked, 1, "it was set aside before that was on disk");
     lazy.end().await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Pruned, Source};
+use semel::relay::{OutboxReader, Pruned};
 use tokio_postgres::Client;
 
 use crate::relay::world::{LEASE, Postgres, drained, insert};
@@ -18,7 +18,7 @@ async fn to_turn(client: &Client, turn: i64) {
     client.execute("SELECT setval('semel_outbox_seq', $1)", &[&(turn * TURN + 5)]).await.unwrap();
 }
 
-async fn pruned(source: &mut impl Source, older_than: Duration) -> u32 {
+async fn pruned(source: &mut impl OutboxReader, older_than: Duration) -> u32 {
     let Pruned { tables, .. } = source.prune(older_than).await.unwrap();
     tables
 }
@@ -105,7 +105,7 @@ async fn a_table_that_is_not_to_be_emptied_is_not_locked() {
     assert_eq!(pruned(&mut source, Duration::from_secs(3600)).await, 0);
     let refused = source.prune(Duration::ZERO).await.unwrap_err();
     assert!(refused.to_string().contains("may not use"), "{refused}");
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     client.batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await.unwrap();
     world.end().await;
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use semel::outbox::Event;
-use semel::sink::{Delivery, Guarantee, Published, Sink, SinkError};
+use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 
 #[derive(Default)]
 pub struct State {
@@ -74,9 +74,9 @@ pub fn text(event: &Event) -> String {
 impl Sink for TestSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::AtLeastOnce,
+            delivery: DeliverySemantics::AtLeastOnce,
             sentence: "Remembered until the test ends.".into(),
-            broken_by: Vec::new(),
+            violations: Vec::new(),
         }
     }
 

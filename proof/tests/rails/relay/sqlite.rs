@@ -8,7 +8,7 @@ use std::time::Duration;
 use rusqlite::{Connection, TransactionBehavior};
 use semel::outbox::{self, append_now};
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Rebase, Settled, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Rebase, Settled};
 use semel::tx::driver::Dialect;
 use tempfile::TempDir;
 
@@ -54,14 +54,14 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
     // It is the first one's turn.
     assert!(second.next().await.unwrap().is_none());
     tokio::time::sleep(LEASE * 9 / 8).await;
-    assert!(!first.holds());
+    assert!(!first.holds_lease());
     let again = batch(&mut second).await;
     assert_eq!(again.position, given.position);
     assert_eq!(again.events[0].event.id(), given.events[0].event.id());
-    second.done(&[Settled::Confirmed]).await.unwrap();
+    second.ack(&[Settled::Confirmed]).await.unwrap();
     batch(&mut second).await;
-    let word = first.done(&[Settled::Confirmed]).await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    let word = first.ack(&[Settled::Confirmed]).await;
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
     drop(second);
     connect(&path).execute("UPDATE semel_outbox_cursor SET lease_until = 0", []).unwrap();
     assert_eq!(drained(&mut outbox.source()).await, ["2", "3"]);
@@ -182,7 +182,7 @@ async fn what_is_published_and_old_is_forgotten_and_lag_is_told() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(source.prune(Duration::ZERO).await.unwrap().rows, 20);
     assert_eq!(drained(&mut source).await, events[20..]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -191,14 +191,14 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     append(&path, &[("a", "1")]);
     let mut source = outbox.source();
     assert_eq!(drained(&mut source).await, ["1"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     connect(&path).execute("UPDATE semel_outbox_meta SET lineage = 'other'", []).unwrap();
     let refused = outbox.source().next().await.unwrap_err();
-    assert!(matches!(refused, SourceError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
     outbox.rebase(Rebase::Everything).await.unwrap();
     let mut source = outbox.source();
     assert_eq!(drained(&mut source).await, ["1"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     outbox.rebase(Rebase::FromNow).await.unwrap();
     append(&path, &[("a", "2")]);
     assert_eq!(drained(&mut outbox.source()).await, ["2"]);
@@ -213,7 +213,7 @@ async fn a_cursor_ahead_of_all_numbers_stops_it_until_a_person_decides() {
     append(&path, &[("a", "1"), ("a", "2")]);
     let mut source = outbox.source();
     assert_eq!(drained(&mut source).await, ["1", "2"]);
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
     let restored = "DELETE FROM semel_outbox; DELETE FROM sqlite_sequence WHERE name = 'semel_outbox'";
     connect(&path).execute_batch(restored).unwrap();
     append(&path, &[("a", "3")]);
@@ -235,7 +235,7 @@ async fn an_id_that_is_no_uuid_stops_nobody_and_can_be_skipped() {
     assert_eq!(batch.events.len(), 2);
     let id = batch.events[0].event.id();
     let refused = Settled::Parked { error: "no".into(), for_good: true, alone: false };
-    source.done(&[refused, Settled::Confirmed]).await.unwrap();
+    source.ack(&[refused, Settled::Confirmed]).await.unwrap();
     let parked = outbox.parked(None, 10).await.unwrap();
     assert_eq!((parked.len(), parked[0].event.id()), (1, id));
     assert!(outbox.skip(id).await.unwrap());

@@ -3,7 +3,7 @@
 use semel::outbox::{Event, append_now};
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Parked, SourceError};
+use semel::relay::{OutboxReaderError, Parked};
 use uuid::Uuid;
 
 use crate::relay::sink::TestSink;
@@ -13,7 +13,7 @@ use crate::relay::world::{Postgres, Running, quick, until};
 /// What a person asks.
 trait Desk {
     async fn all_parked(&self) -> Vec<Parked>;
-    async fn skip_id(&self, id: Uuid) -> Result<bool, SourceError>;
+    async fn skip_id(&self, id: Uuid) -> Result<bool, OutboxReaderError>;
 }
 
 macro_rules! desk {
@@ -22,7 +22,7 @@ macro_rules! desk {
             async fn all_parked(&self) -> Vec<Parked> {
                 self.parked(None, 100).await.unwrap()
             }
-            async fn skip_id(&self, id: Uuid) -> Result<bool, SourceError> {
+            async fn skip_id(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
                 self.skip(id).await
             }
         }

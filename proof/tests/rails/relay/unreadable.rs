@@ -2,7 +2,7 @@
 
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Listing, Parked};
+use semel::relay::{EventFilter, Parked};
 use testkit::services::{Service, require};
 
 use crate::relay::sink::TestSink;
@@ -73,7 +73,7 @@ async fn also_a_key_in_sqlite() {
         assert!(parked.error.as_ref().is_some_and(|error| error.contains(&column)), "{parked:?}");
     }
     // A person sees them all the same.
-    assert_eq!(outbox.list(&Listing::new(10)).await.unwrap().len(), 7);
+    assert_eq!(outbox.list(&EventFilter::new(10)).await.unwrap().len(), 7);
     relay.stop().await;
 }
 
@@ -91,7 +91,7 @@ async fn in_a_database_of_any_bytes() {
     sink.wait_for(2).await;
     until("two are parked", async || outbox.parked(None, 10).await.unwrap().len() == 2).await;
     is_parked(&outbox.parked(None, 10).await.unwrap());
-    assert_eq!(outbox.list(&Listing::new(10)).await.unwrap().len(), 4);
+    assert_eq!(outbox.list(&EventFilter::new(10)).await.unwrap().len(), 4);
     client.batch_execute("UPDATE semel_outbox_parked SET topic = 't'").await.unwrap();
     until("it is tried again", async || {
         outbox.retry(None).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::relay::{Relay, Source};
+use semel::relay::{OutboxReader, Relay};
 
 use crate::relay::sink::TestSink;
 use crate::relay::sqlite;
@@ -13,7 +13,7 @@ const SELDOM: Duration = Duration::from_secs(3_600);
 const EVENTS: usize = 20;
 
 /// Appends one event after the other, each when the one before it has come.
-async fn woken_each_time(source: impl Source, mut append: impl AsyncFnMut(String)) {
+async fn woken_each_time(source: impl OutboxReader, mut append: impl AsyncFnMut(String)) {
     let sink = TestSink::default();
     let relay = Relay::new(source, sink.clone(), quick().probe(SELDOM, SELDOM));
     let (wake, stop) = (relay.wake_handle(), relay.stop_handle());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use semel::outbox::{self, Event};
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxOptions};
-use semel::relay::{Batch, Ended, Relay, RelayError, RelayOptions, Source, Stop};
+use semel::relay::{Batch, OutboxReader, Relay, RelayError, RelayOptions, RelayStats, Stop};
 use semel::tx::driver::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use testkit::services::{Lease, Service, require};
@@ -125,18 +125,18 @@ pub fn quick() -> RelayOptions {
 
 /// A relay that runs beside the test.
 pub struct Running {
-    pub task: JoinHandle<Result<Ended, RelayError>>,
+    pub task: JoinHandle<Result<RelayStats, RelayError>>,
     stop: Stop,
 }
 
 impl Running {
-    pub fn start(source: impl Source, sink: &TestSink, options: RelayOptions) -> Self {
+    pub fn start(source: impl OutboxReader, sink: &TestSink, options: RelayOptions) -> Self {
         let relay = Relay::new(source, sink.clone(), options);
         let stop = relay.stop_handle();
         Self { task: tokio::spawn(relay.run()), stop }
     }
 
-    pub async fn stop(self) -> Ended {
+    pub async fn stop(self) -> RelayStats {
         self.stop.stop();
         self.task.await.unwrap().unwrap()
     }
@@ -149,7 +149,7 @@ impl Running {
 }
 
 /// The next batch, waited for. A busy machine may be too slow to keep its lease, and looks again.
-pub async fn batch(source: &mut impl Source) -> Batch {
+pub async fn batch(source: &mut impl OutboxReader) -> Batch {
     let until = Instant::now() + SOON;
     while Instant::now() < until {
         match source.next().await {
@@ -172,7 +172,7 @@ pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 }
 
 /// All batches that are there now, each done at once.
-pub async fn drained(source: &mut impl Source) -> Vec<String> {
+pub async fn drained(source: &mut impl OutboxReader) -> Vec<String> {
     let mut told = Vec::new();
     let mut idle = 0;
     // A look may only bring lanes together; a second one finds what is there.
@@ -191,7 +191,7 @@ pub async fn drained(source: &mut impl Source) -> Vec<String> {
             Err(error) => panic!("{error}"),
         };
         idle = 0;
-        match source.done(&vec![semel::relay::Settled::Confirmed; batch.events.len()]).await {
+        match source.ack(&vec![semel::relay::Settled::Confirmed; batch.events.len()]).await {
             Ok(()) => {
                 told.extend(batch.events.iter().map(|pending| crate::relay::sink::text(&pending.event)))
             }

@@ -273,7 +273,7 @@ async fn a_cut_connection_is_no_missing_exchange() {
             Err(_) => cut += 1,
             Ok(()) => asked = true,
         }
-        assert_eq!(sink.guarantee().broken_by, Vec::<String>::new(), "cut after {bytes} bytes");
+        assert_eq!(sink.guarantee().violations, Vec::<String>::new(), "cut after {bytes} bytes");
         if asked {
             break;
         }

@@ -197,7 +197,7 @@ async fn a_cut_connection_is_no_answer() {
         match sink.probe().await {
             Err(_) => cut += 1,
             Ok(()) => {
-                said = sink.guarantee().broken_by;
+                said = sink.guarantee().violations;
                 break;
             }
         }

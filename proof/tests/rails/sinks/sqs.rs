@@ -152,14 +152,14 @@ async fn a_queue_that_is_not_fifo_is_told_and_given_nothing() {
         }
     };
     let mut sink = at(&queue).await;
-    assert!(sink.guarantee().broken_by[0].contains("make a FIFO queue"), "{:?}", sink.guarantee());
+    assert!(sink.guarantee().violations[0].contains("make a FIFO queue"), "{:?}", sink.guarantee());
     let answers = sink.publish(&[event("t", "a", 1)]).await;
     assert!(matches!(&answers[0], Published::Failed(error) if !error.is_maybe_published()), "{answers:?}");
     assert_eq!(sqs.server.len(&queue), 0);
     let missing = at(&sqs.server.queue("no-such.fifo")).await.guarantee();
-    assert!(missing.broken_by[0].contains("make it first"), "{missing:?}");
+    assert!(missing.violations[0].contains("make it first"), "{missing:?}");
     let right = sqs.server.make(&format!("{name}.fifo"), &[]);
-    assert_eq!(at(&right).await.guarantee().broken_by, Vec::<String>::new());
+    assert_eq!(at(&right).await.guarantee().violations, Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

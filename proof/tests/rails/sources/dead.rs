@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use semel::crash;
-use semel::inbox::dead::Listing;
+use semel::inbox::dead_letter::DeadLetterFilter;
 use testkit::services::{Service, require};
 
 use crate::sources::SOON;
@@ -51,7 +51,7 @@ async fn killed_between_letter_and_offset_there_is_one_letter_and_retried_it_has
     assert_eq!(scene.letters().await.len(), 20);
     assert!(accounted(&scene).await, "{:?} {:?}", scene.ids().await, scene.letters().await);
     // Killed after the message of a letter was handled, before the letter was gone.
-    assert_eq!(scene.tables().await.retry_all(&Listing::new()).await.unwrap(), 20);
+    assert_eq!(scene.tables().await.retry_all(&DeadLetterFilter::new()).await.unwrap(), 20);
     let mut worker = scene.worker("mended", "one", Some(&format!("{}:2", crash::BEFORE_LETTER_GOES)));
     worker.wait_for_point(SOON).unwrap();
     worker.kill().unwrap();
@@ -83,7 +83,7 @@ async fn a_letter_that_is_written_after_the_offset_is_lost() {
 async fn a_letter_that_is_handled_without_its_mark_has_two_effects() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let Some(scene) = with_letters(kafka.url(), "dead", crash::AFTER_BURY).await else { return };
-    assert_eq!(scene.tables().await.retry_all(&Listing::new()).await.unwrap(), 20);
+    assert_eq!(scene.tables().await.retry_all(&DeadLetterFilter::new()).await.unwrap(), 20);
     let mut worker = scene.worker("unmarked", "one", Some(crash::BEFORE_LETTER_GOES));
     worker.wait_for_point(SOON).unwrap();
     worker.kill().unwrap();

@@ -37,7 +37,7 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     assert!(first.lineage.is_some() && first.header("semel-id").is_some(), "{first:?}");
     assert!(first.key.as_ref().is_some_and(|key| key.starts_with("key-")));
     // Given back, all of it comes again in its order, and the next one behind it.
-    source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
+    source.settle(&all(&came[20..], Settle::Nack)).await.unwrap();
     let again = receive(&mut source, 20).await;
     let mut sorted: Vec<&Delivery> = came[20..].iter().collect();
     sorted.sort_by_key(|delivery| {
@@ -47,8 +47,8 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     });
     assert_eq!(places(&again), sorted.iter().map(|delivery| delivery.place.as_str()).collect::<Vec<_>>());
     // Done but for the first: nothing of its partition is committed.
-    source.settle(&all(&came[1..20], Settle::Done)).await.unwrap();
-    source.settle(&all(&again, Settle::Done)).await.unwrap();
+    source.settle(&all(&came[1..20], Settle::Ack)).await.unwrap();
+    source.settle(&all(&again, Settle::Ack)).await.unwrap();
     source.leave().await.unwrap();
     let mut next = open(&scene);
     assert_eq!(receive(&mut next, 1).await[0].place, first.place);
@@ -115,8 +115,8 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     }
     assert_eq!((lost.len(), again.len()), (40, 40), "all of it is somebody's again: here, its own");
     // What was lost is settled for nothing.
-    source.settle(&all(&came, Settle::Done)).await.unwrap();
-    source.settle(&all(&rest, Settle::Done)).await.unwrap();
+    source.settle(&all(&came, Settle::Ack)).await.unwrap();
+    source.settle(&all(&rest, Settle::Ack)).await.unwrap();
     source.leave().await.unwrap();
     assert_eq!(scene.behind().await, 40);
     scene.end().await;
@@ -137,7 +137,7 @@ async fn who_gives_up_a_partition_has_committed_what_is_done() {
         assert!(second.receive(100, WAIT).await.unwrap().is_empty());
     }
     // One commit is under way, so the rest waits: for the moment in which partitions are given up.
-    let done = all(&came, Settle::Done);
+    let done = all(&came, Settle::Ack);
     first.settle(&done[..1]).await.unwrap();
     first.settle(&done[1..]).await.unwrap();
     scene.publish(60).await;

@@ -209,7 +209,7 @@ async fn a_stream_that_is_made_anew_is_another_lineage() {
         let mut source = NatsSource::options(nats.url(), &name, "reader").open().unwrap();
         assert_eq!(source.retention().await, Some(Duration::from_secs(3_600)));
         let came = source.receive(1, SOON).await.unwrap();
-        source.settle(&[(came[0].receipt, Settle::Done)]).await.unwrap();
+        source.settle(&[(came[0].receipt, Settle::Ack)]).await.unwrap();
         assert_eq!((came[0].from.as_str(), came[0].place.clone()), (name.as_str(), format!("{name}/1")));
         assert_eq!(came[0].key.as_deref(), Some(name.as_str()), "without a key the subject is it");
         lineages.push(came[0].lineage.clone().unwrap());

@@ -200,11 +200,11 @@ async fn what_is_not_done_comes_again<K: Kind>(rabbitmq: &services::Lease) {
     // Nothing beyond what may be out.
     assert!(source.receive(10, WAIT).await.unwrap().is_empty());
     // Given back it comes again in its order, before the next one.
-    source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
-    source.settle(&all(&came[5..10], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[20..], Settle::Nack)).await.unwrap();
+    source.settle(&all(&came[5..10], Settle::Ack)).await.unwrap();
     let again = receive(&mut source, 15).await;
     assert_eq!(ids(&again[..10]), ids(&came[20..]));
-    source.settle(&all(&came[15..20], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[15..20], Settle::Ack)).await.unwrap();
     source.leave().await.unwrap();
     assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
     // What was out is back when the broker has seen the connection close.
@@ -219,7 +219,7 @@ async fn what_is_not_done_comes_again<K: Kind>(rabbitmq: &services::Lease) {
     assert_eq!(ids(&rest[..10]), wanted, "{kind}");
     assert_eq!(rest[0].deliveries, Some(2), "{kind}");
     assert!(rest.iter().all(|delivery| came.iter().all(|other| other.place != delivery.place)));
-    next.settle(&all(&rest, Settle::Done)).await.unwrap();
+    next.settle(&all(&rest, Settle::Ack)).await.unwrap();
     next.leave().await.unwrap();
     assert_eq!(scene.behind().await, 0);
     scene.end().await;
@@ -232,7 +232,7 @@ async fn with_the_queue_or_the_connection_everything_is_lost_and_told() {
     scene.publish(30).await;
     let mut source = open(rabbitmq.url(), &scene, 100);
     let came = receive(&mut source, 10).await;
-    source.settle(&all(&came[..2], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[..2], Settle::Ack)).await.unwrap();
     let (_connection, admin) = channel(rabbitmq.url()).await.unwrap();
     admin.queue_delete(scene.name.as_str().into(), Default::default()).await.unwrap();
     let until = Instant::now() + SOON;
@@ -248,7 +248,7 @@ async fn with_the_queue_or_the_connection_everything_is_lost_and_told() {
     let lost = source.lost();
     assert!(came[2..].iter().all(|delivery| lost.contains(&delivery.receipt)));
     assert!(came[..2].iter().all(|delivery| !lost.contains(&delivery.receipt)));
-    source.settle(&all(&came[2..], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[2..], Settle::Ack)).await.unwrap();
     // There is no queue, and it says so; then there is one again.
     let missing = source.receive(10, WAIT).await.unwrap_err();
     assert!(missing.may_retry() && missing.to_string().contains("declare it"), "{missing}");

@@ -109,8 +109,8 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     assert_eq!((first.key.as_deref(), first.header("semel-id")), (Some("key-0"), Some("key-0/1")));
     assert_eq!(first.payload, "1");
     // Given back it comes again in its order, before the next one.
-    source.settle(&all(&came[20..], Settle::Again)).await.unwrap();
-    source.settle(&all(&came[5..10], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[20..], Settle::Nack)).await.unwrap();
+    source.settle(&all(&came[5..10], Settle::Ack)).await.unwrap();
     assert_eq!(places(&receive(&mut source, 10).await), places(&came[20..]));
     // Under its name it goes on with what it had, in order, and only then with the rest.
     drop(source);
@@ -119,7 +119,7 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     let wanted: Vec<&str> = places(&came[..5]).into_iter().chain(places(&came[10..])).collect();
     assert_eq!(places(&again[..25]), wanted);
     assert_eq!(again[0].deliveries, Some(2));
-    source.settle(&all(&again[..5], Settle::Done)).await.unwrap();
+    source.settle(&all(&again[..5], Settle::Ack)).await.unwrap();
     // What was left is another's at once, without a silence.
     source.leave().await.unwrap();
     assert!(source.receive(1, WAIT).await.is_err_and(|error| !error.may_retry()));
@@ -127,7 +127,7 @@ async fn what_is_not_done_comes_again_and_what_is_done_does_not() {
     let mut other = open_with(redis.url(), &scene, "other", SOON * 2);
     let rest = receive(&mut other, 30).await;
     assert_eq!(places(&rest), places(&again[5..]));
-    other.settle(&all(&rest, Settle::Done)).await.unwrap();
+    other.settle(&all(&rest, Settle::Ack)).await.unwrap();
     assert_eq!(scene.behind().await, 0);
     other.leave().await.unwrap();
     scene.end().await;
@@ -169,13 +169,13 @@ async fn is_kept(last: bool) -> bool {
     let claimed = receive(&mut other, 40).await;
     assert_eq!(places(&claimed), places(&came));
     assert_eq!(claimed[0].deliveries, Some(2));
-    one.settle(&all(&came[..5], Settle::Done)).await.unwrap();
+    one.settle(&all(&came[..5], Settle::Ack)).await.unwrap();
     assert_eq!(scene.behind().await, 40);
     one.keep(&held).await.unwrap();
     assert_eq!(one.lost().len(), 35);
     other.keep(&[]).await.unwrap();
     assert!(other.lost().is_empty(), "nobody took them back");
-    other.settle(&all(&claimed, Settle::Done)).await.unwrap();
+    other.settle(&all(&claimed, Settle::Ack)).await.unwrap();
     assert_eq!(scene.behind().await, 0);
     one.leave().await.unwrap();
     other.leave().await.unwrap();
@@ -197,7 +197,7 @@ async fn a_stream_keeps_its_messages_for_as_long_as_its_oldest_is_old() {
         add.arg(&scene.name).arg(id).arg("semel-id").arg("old").query_async(&mut connection).await.unwrap();
     let mut source = open(redis.url(), &scene, "one");
     let old = receive(&mut source, 1).await;
-    source.settle(&all(&old, Settle::Done)).await.unwrap();
+    source.settle(&all(&old, Settle::Ack)).await.unwrap();
     // Also when it is done: another group may begin with it, or this one anew.
     let kept = source.retention().await.unwrap();
     assert!((day..day + SOON).contains(&kept), "{kept:?}");
@@ -219,7 +219,7 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
         one.keep(&held).await.unwrap();
         assert!(one.lost().is_empty(), "it has them, and nobody else");
     }
-    one.settle(&all(&came[..10], Settle::Done)).await.unwrap();
+    one.settle(&all(&came[..10], Settle::Ack)).await.unwrap();
     // Of the ten that are left five are trimmed away when nobody has a copy.
     trim(&mut connection, &scene.name, 25).await;
     drop(one);
@@ -227,7 +227,7 @@ async fn what_is_trimmed_away_is_told_and_what_is_out_is_handled_all_the_same() 
     let rest = receive(&mut again, 25).await;
     assert_eq!(places(&rest[..5]), places(&came[15..]));
     assert_eq!(again.trimmed(), 5);
-    again.settle(&all(&rest, Settle::Done)).await.unwrap();
+    again.settle(&all(&rest, Settle::Ack)).await.unwrap();
     assert_eq!(scene.behind().await, 0);
     // A group that is gone is made again, and everything comes again.
     let _: i64 = connection.xgroup_destroy(&scene.name, &scene.name).await.unwrap();
@@ -249,7 +249,7 @@ async fn what_is_trimmed_away_and_given_up_is_counted() {
     let came = receive(&mut source, 10).await;
     trim(&mut connection, &scene.name, 30).await;
     source.keep(&[]).await.unwrap();
-    source.settle(&all(&came[..3], Settle::Done)).await.unwrap();
+    source.settle(&all(&came[..3], Settle::Ack)).await.unwrap();
     assert_eq!(source.trimmed(), 0, "the rest may be handled yet");
     let _: i64 = connection.xgroup_destroy(&scene.name, &scene.name).await.unwrap();
     assert!(source.receive(1, WAIT).await.is_err_and(|error| error.may_retry()));

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use semel::inbox;
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 use semel::tx::driver::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Row};
@@ -118,8 +118,8 @@ impl<B: Broker> Scene<B> {
     }
 
     /// The inbox that the workers have.
-    pub async fn tables(&self) -> InboxTables {
-        InboxTables::open(&format!("{}?schema={}", self.url, self.name)).await.unwrap()
+    pub async fn tables(&self) -> DeadLetterStore {
+        DeadLetterStore::open(&format!("{}?schema={}", self.url, self.name)).await.unwrap()
     }
 
     /// The ids of all letters.

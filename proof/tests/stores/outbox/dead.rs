@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel::inbox::consumer::{DeadLetters, Failed};
-use semel::inbox::dead::{Letter, LetterState, Listing};
+use semel::inbox::dead_letter::{DeadLetterFilter, DeadLetterState, StoredDeadLetter};
 use semel::inbox::{self, VERSION};
 use semel::source::Identify;
 use semel::source::memory::MemoryQueue;
@@ -15,8 +15,8 @@ fn poison(text: &str) -> Option<Failed> {
     text.ends_with('!').then(|| Failed::new(format!("cannot read {text}")))
 }
 
-async fn letters(place: &Place) -> Vec<Letter> {
-    place.tables().await.list(&Listing::new(), 100).await.unwrap()
+async fn letters(place: &Place) -> Vec<StoredDeadLetter> {
+    place.tables().await.list(&DeadLetterFilter::new(), 100).await.unwrap()
 }
 
 /// A queue with two messages of key b that cannot be handled, and others.
@@ -46,7 +46,7 @@ async fn a_poison_message_becomes_a_letter_after_bounded_tries_and_the_rest_comm
     let note = |text: &str| ("x-note".to_owned(), text.to_owned());
     assert_eq!(letter.headers[1..], [note("a"), note("b")]);
     assert_eq!((letter.error.as_str(), letter.attempts), ("cannot read b1!", 3));
-    assert_eq!(letter.state, LetterState::Dead);
+    assert_eq!(letter.state, DeadLetterState::Dead);
     assert!(letter.first_failed_at <= letter.dead_at);
     // Published again, it dies again: the same letter.
     push(&queue, "b", "b1!");
@@ -65,13 +65,16 @@ async fn a_letter_that_is_retried_has_its_effect_once_in_the_order_of_its_key(pl
     assert_eq!(tables.retry(&[listed[0].number]).await.unwrap(), Ok(()));
     let back = async || {
         let letter = tables.find(listed[0].number).await.unwrap().unwrap();
-        letter.state == LetterState::Dead && letter.attempts == 4
+        letter.state == DeadLetterState::Dead && letter.attempts == 4
     };
     until(&queue, &tables, place.handler(poison), options(), back).await;
     assert_eq!(place.effects().await.len(), 3);
     // Mended: both, the first of them first, and the letters are gone.
-    assert_eq!(tables.retry_all(&Listing::new().consumer("other")).await.unwrap(), 0);
-    assert_eq!(tables.retry_all(&Listing::new().consumer("mail").source("payments")).await.unwrap(), 2);
+    assert_eq!(tables.retry_all(&DeadLetterFilter::new().consumer("other")).await.unwrap(), 0);
+    assert_eq!(
+        tables.retry_all(&DeadLetterFilter::new().consumer("mail").source("payments")).await.unwrap(),
+        2
+    );
     let none = async || letters(&place).await.is_empty();
     until(&queue, &tables, place.handler(|_| None), options(), none).await;
     assert_eq!(place.effects().await[3..], ["b1!", "b3!"]);
@@ -113,18 +116,18 @@ async fn a_dropped_letter_says_nothing_any_more_and_leaves_a_trace(place: Place)
     assert!(tables.give_up(&[one, one], "a test").await.unwrap().is_ok());
     let left = letters(&place).await;
     assert_eq!((left.len(), left[0].number), (1, other));
-    let trace = tables.list(&Listing::new().dropped(), 10).await.unwrap();
+    let trace = tables.list(&DeadLetterFilter::new().dropped(), 10).await.unwrap();
     let why = trace[0].dropped.as_ref().map(|(_, why)| why.as_str());
-    assert_eq!((trace.len(), trace[0].state, why), (1, LetterState::Dropped, Some("a test")));
+    assert_eq!((trace.len(), trace[0].state, why), (1, DeadLetterState::Dropped, Some("a test")));
     let kept = tables.find(one).await.unwrap().unwrap();
     assert!(kept.payload.is_empty() && kept.headers.is_empty());
     assert_eq!(tables.retry(&[other, one]).await.unwrap(), Err(one));
-    assert_eq!(letters(&place).await[0].state, LetterState::Dead, "all or none");
+    assert_eq!(letters(&place).await[0].state, DeadLetterState::Dead, "all or none");
     // It comes again, and dies again: a letter as before.
     push(&queue, "b", "b1!");
     until(&queue, &tables, place.handler(poison), options(), async || queue.is_empty()).await;
     let again = tables.find(one).await.unwrap().unwrap();
-    assert_eq!((again.state, &again.payload[..]), (LetterState::Dead, &b"b1!"[..]));
+    assert_eq!((again.state, &again.payload[..]), (DeadLetterState::Dead, &b"b1!"[..]));
     place.end().await;
 }
 
@@ -182,7 +185,7 @@ async fn a_late_word_is_not_about_the_message_that_came_instead(place: Place) {
     tables.handled(number).await.unwrap();
     tables.failed(number, "too late", 1).await.unwrap();
     let letter = tables.find(number).await.unwrap().expect("nobody has handled it");
-    assert_eq!((letter.state, &letter.payload[..]), (LetterState::Dead, &b"instead!"[..]));
+    assert_eq!((letter.state, &letter.payload[..]), (DeadLetterState::Dead, &b"instead!"[..]));
     assert_eq!((letter.key.as_deref(), letter.content_type.as_deref()), (Some("other"), Some("text/plain")));
     assert_eq!(letter.error, "cannot read instead!");
     place.end().await;
@@ -221,12 +224,13 @@ async fn a_letter_without_a_name_is_handled_when_it_can_be_named(place: Place) {
     until(&queue, &tables, place.handler(|_| None), options(), async || queue.is_empty()).await;
     let letter = letters(&place).await.remove(0);
     assert!(letter.id.is_none() && letter.error.contains("has no id"), "{letter:?}");
-    let retried = async |by: Identify, holds: fn(Option<Letter>) -> bool| {
+    let retried = async |by: Identify, holds: fn(Option<StoredDeadLetter>) -> bool| {
         assert_eq!(tables.retry(&[letter.number]).await.unwrap(), Ok(()));
         let holds = async || holds(tables.find(letter.number).await.unwrap());
         until(&queue, &tables, place.handler(|_| None), options().identify(by), holds).await;
     };
-    retried(Identify::ByEvent, |letter| letter.is_some_and(|letter| letter.state == LetterState::Dead)).await;
+    retried(Identify::ByEvent, |letter| letter.is_some_and(|letter| letter.state == DeadLetterState::Dead))
+        .await;
     assert!(place.effects().await.is_empty());
     retried(Identify::ByHeader("x-id".into()), |letter| letter.is_none()).await;
     assert_eq!(place.effects().await, ["nameless"]);
@@ -270,7 +274,7 @@ async fn tables_of_the_first_version_are_brought_up(place: Place) {
         place.run("CREATE INDEX semel_inbox_of ON semel_inbox (batch)").await;
     }
     place.run("UPDATE semel_inbox_meta SET version = 1").await;
-    let told = semel::inbox::dead::InboxTables::open(&place.url).await.unwrap_err().to_string();
+    let told = semel::inbox::dead_letter::DeadLetterStore::open(&place.url).await.unwrap_err().to_string();
     assert!(told.contains("semel migrate --inbox"), "{told}");
     for before in [1, VERSION] {
         assert_eq!(inbox::migrate(&place.url).await.unwrap().before, before);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
-use semel::inbox::dead::InboxTables;
+use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{self, Inbox};
 use semel::source::memory::MemoryQueue;
 use semel::tx::driver::Dialect;
@@ -77,8 +77,8 @@ impl Place {
         Some(Self { url, pool: Pool::Sqlite(path), server: Server::Sqlite(directory) })
     }
 
-    pub async fn tables(&self) -> InboxTables {
-        InboxTables::open(&self.url).await.unwrap()
+    pub async fn tables(&self) -> DeadLetterStore {
+        DeadLetterStore::open(&self.url).await.unwrap()
     }
 
     /// A handler that fails where this says so.
@@ -220,7 +220,7 @@ pub fn push(queue: &MemoryQueue, key: &str, text: &str) {
 /// Runs a consumer of the queue, with its letters in these tables, until that holds.
 pub async fn until(
     queue: &MemoryQueue,
-    tables: &InboxTables,
+    tables: &DeadLetterStore,
     handler: Effects,
     options: ConsumerOptions,
     holds: impl AsyncFn() -> bool,

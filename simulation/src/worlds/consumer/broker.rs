@@ -309,7 +309,7 @@ impl SimSource {
             PULSE => None,
             key => (entry.keyed && !ledger.stage.has("gives no keys")).then(|| format!("key-{key}")),
         };
-        if entry.behaviour != Behaviour::Unnamed {
+        if entry.behaviour != Behaviour::MissingIdentity {
             delivery.headers.push(("semel-id".into(), format!("00000000-0000-4000-8000-{message:012}")));
         }
         delivery.deliveries = Some(entry.deliveries);
@@ -339,7 +339,7 @@ impl SimSource {
             }
             let kept = &mut state.parts[place.part].messages[place.at];
             match settle {
-                Settle::Done => {
+                Settle::Ack => {
                     kept.done = true;
                     done.push(kept.message);
                 }
@@ -457,7 +457,7 @@ impl Source for SimSource {
     }
 
     async fn leave(&mut self) -> Result<(), SourceError> {
-        let settled: Vec<_> = self.out.keys().map(|receipt| (*receipt, Settle::Again)).collect();
+        let settled: Vec<_> = self.out.keys().map(|receipt| (*receipt, Settle::Nack)).collect();
         self.apply(&settled);
         let mut state = self.broker.state();
         state.members.remove(&self.me);

@@ -22,9 +22,9 @@ pub(super) fn draw(rng: &mut fastrand::Rng) -> Plan {
 
 fn settings(rng: &mut fastrand::Rng) -> Settings {
     let mode = match rng.u32(0..10) {
-        0 => Mode::ClaimBefore,
-        1 => Mode::MarkAfter,
-        2 => Mode::StateMachine,
+        0 => Mode::AtMostOnce,
+        1 => Mode::AtLeastOnce,
+        2 => Mode::ClaimFinish,
         _ => Mode::Commit,
     };
     let pick = |rng: &mut fastrand::Rng, of: &[u64]| of[rng.usize(0..of.len())];
@@ -126,9 +126,9 @@ fn behaviour(rng: &mut fastrand::Rng, settings: &Settings) -> Behaviour {
         7 => Behaviour::LaterUntil(rng.u64(500..TROUBLE_MS)),
         8 => Behaviour::Panics,
         // Work that the guard runs is bounded by nothing but itself.
-        9 if settings.mode != Mode::StateMachine => Behaviour::Hangs,
+        9 if settings.mode != Mode::ClaimFinish => Behaviour::Hangs,
         10 => Behaviour::Slow(settings.handle_timeout_ms / rng.u64(4..=20)),
-        11 => Behaviour::Unnamed,
+        11 => Behaviour::MissingIdentity,
         _ => Behaviour::Fails,
     }
 }
@@ -180,7 +180,7 @@ fn fault(rng: &mut fastrand::Rng, settings: &Settings) -> Fault {
         0 | 1 => {
             let how = match rng.u32(0..3) {
                 0 => Down::Refuses,
-                1 if settings.mode != Mode::StateMachine => Down::Hangs,
+                1 if settings.mode != Mode::ClaimFinish => Down::Hangs,
                 _ => Down::SaysLater,
             };
             Fault::HandlerDown { at_ms, for_ms, how }

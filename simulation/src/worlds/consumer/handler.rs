@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel::guard::{Guard, Limits};
 use semel::inbox::consumer::{Failed, Handler, Message};
-use semel::inbox::modes::{Call, ClaimBefore, MarkAfter, Marks, StateMachine, Work};
+use semel::inbox::store_dedup::{AtLeastOnce, AtMostOnce, Call, ClaimFinish, Dedup, Work};
 use semel::intent::policy::StoreTime;
 use semel::store::memory::MemoryStore;
 use semel::{Effect, observe::Metrics};
@@ -33,9 +33,9 @@ impl Shared {
 /// The handler of the plan's mode.
 pub(super) enum AnyHandler {
     Commit(Effects),
-    ClaimBefore(ClaimBefore<MemoryStore, Effects>),
-    MarkAfter(MarkAfter<MemoryStore, Effects>),
-    StateMachine(StateMachine<MemoryStore, Effects>),
+    AtMostOnce(AtMostOnce<MemoryStore, Effects>),
+    AtLeastOnce(AtLeastOnce<MemoryStore, Effects>),
+    ClaimFinish(ClaimFinish<MemoryStore, Effects>),
 }
 
 impl AnyHandler {
@@ -47,14 +47,14 @@ impl AnyHandler {
         }
         let guard = Guard::with(shared.store.clone(), Limits::default(), Metrics::default(), process.clone());
         let lease = Duration::from_millis(settings.lease_ms);
-        let marks = Marks::new(&guard, "sim").and_then(|marks| marks.lease(lease));
+        let marks = Dedup::new(&guard, "sim").and_then(|marks| marks.lease(lease));
         let marks = marks.expect("the name and the lease are good ones");
         match settings.mode {
-            Mode::ClaimBefore => Self::ClaimBefore(marks.claim_before(effects)),
-            Mode::MarkAfter => Self::MarkAfter(marks.mark_after(effects)),
+            Mode::AtMostOnce => Self::AtMostOnce(marks.claim_before(effects)),
+            Mode::AtLeastOnce => Self::AtLeastOnce(marks.mark_after(effects)),
             _ => {
                 let machine = marks.state_machine(Effect::Keyed, effects);
-                Self::StateMachine(machine.expect("an effect that is not atomic"))
+                Self::ClaimFinish(machine.expect("an effect that is not atomic"))
             }
         }
     }
@@ -64,23 +64,23 @@ impl Handler for AnyHandler {
     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
         match self {
             Self::Commit(handler) => handler.handle(messages).await,
-            Self::ClaimBefore(handler) => handler.handle(messages).await,
-            Self::MarkAfter(handler) => handler.handle(messages).await,
-            Self::StateMachine(handler) => handler.handle(messages).await,
+            Self::AtMostOnce(handler) => handler.handle(messages).await,
+            Self::AtLeastOnce(handler) => handler.handle(messages).await,
+            Self::ClaimFinish(handler) => handler.handle(messages).await,
         }
     }
 
     fn batch_max(&self) -> usize {
         match self {
             Self::Commit(_) => usize::MAX,
-            Self::ClaimBefore(handler) => handler.batch_max(),
-            Self::MarkAfter(handler) => handler.batch_max(),
-            Self::StateMachine(handler) => handler.batch_max(),
+            Self::AtMostOnce(handler) => handler.batch_max(),
+            Self::AtLeastOnce(handler) => handler.batch_max(),
+            Self::ClaimFinish(handler) => handler.batch_max(),
         }
     }
 
     fn gives_up_at_once(&self) -> bool {
-        matches!(self, Self::ClaimBefore(_))
+        matches!(self, Self::AtMostOnce(_))
     }
 }
 
@@ -237,7 +237,7 @@ impl Work for Effects {
         let message = number(&call.message);
         let mut under_way = self.under_way(vec![message]);
         self.ledger.stage.count("calls", 1);
-        if self.ledger.plan.settings.mode == Mode::ClaimBefore {
+        if self.ledger.plan.settings.mode == Mode::AtMostOnce {
             self.ledger.mark(message);
         }
         let tried = self.try_all(&[message]).await;
@@ -250,7 +250,7 @@ impl Work for Effects {
         }
         // Whoever is called honours the key: the same effect under the same key happens once.
         let had = !self.ledger.state().messages[message].effects.is_empty();
-        if !had || self.ledger.plan.settings.mode != Mode::StateMachine {
+        if !had || self.ledger.plan.settings.mode != Mode::ClaimFinish {
             self.ledger.effect(message, self.consumer);
         } else {
             self.ledger.stage.count("effects asked for again", 1);

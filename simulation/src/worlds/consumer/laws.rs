@@ -165,7 +165,7 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
     // of any key, where the handler works for a moment between two outages.
     let fails = plan.keys.get(key).is_some_and(|key| key.behaviour != Behaviour::Healthy);
     let is_excused = may_be_crowded(plan) && (fails || works_for_a_moment(plan));
-    if plan.settings.mode == Mode::ClaimBefore || retried {
+    if plan.settings.mode == Mode::AtMostOnce || retried {
         // What failed after its mark is given up at once.
         return;
     }
@@ -173,7 +173,7 @@ pub(super) fn dead_letter_is_deserved(ledger: &Ledger, message: usize, failures:
         plan.faults.iter().filter(|fault| matches!(fault, Fault::HandlerDown { .. } | Fault::Stall { .. }));
     let disturbing = disturbing.count() as u32;
     match behaviour {
-        Behaviour::Unnamed | Behaviour::Poison => {}
+        Behaviour::MissingIdentity | Behaviour::Poison => {}
         Behaviour::Healthy | Behaviour::Slow(_) | Behaviour::LaterUntil(_) => {
             let few_may_be_blamed = plan.faults.iter().any(|fault| is_outage(fault) && !of_many(plan, fault));
             if !few_may_be_blamed && !is_excused && disturbing < plan.settings.tries_max {
@@ -229,7 +229,7 @@ pub(super) fn is_decided(plan: &Plan, entry: &Entry) -> bool {
     // A process that ends between the mark and the dead letter takes the failure with it.
     let ends = plan.faults.iter().any(|fault| matches!(fault, Fault::Crash { .. } | Fault::Stop { .. }));
     let forgotten = entry.broken_off > 0 || (ends && entry.failures > 0 && entry.deliveries > 1);
-    let lost = plan.settings.mode == Mode::ClaimBefore && entry.marked.is_some() && forgotten;
+    let lost = plan.settings.mode == Mode::AtMostOnce && entry.marked.is_some() && forgotten;
     !entry.effects.is_empty() || entry.dead_letter.is_some() || lost
 }
 

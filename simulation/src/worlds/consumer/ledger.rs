@@ -173,7 +173,7 @@ impl Ledger {
         }
         if again {
             self.stage.count("effects repeated", 1);
-            if self.plan.settings.mode != Mode::MarkAfter {
+            if self.plan.settings.mode != Mode::AtLeastOnce {
                 let what = format!("{} had its effect twice", self.name(message));
                 self.break_law(super::laws::ONCE, what);
             }

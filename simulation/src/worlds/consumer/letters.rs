@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel::inbox::Identity;
-use semel::inbox::consumer::{Buried, DeadLetters, Due, Failed};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, Failed};
 use semel::source::Delivery;
 use tokio::time::Instant;
 
@@ -20,11 +20,11 @@ const ASKED: Duration = Duration::from_millis(2);
 #[derive(Clone)]
 pub(super) struct Letters {
     ledger: Arc<Ledger>,
-    kept: Arc<Mutex<BTreeMap<i64, Letter>>>,
+    kept: Arc<Mutex<BTreeMap<i64, StoredDeadLetter>>>,
     gate: Gate,
 }
 
-struct Letter {
+struct StoredDeadLetter {
     message: usize,
     identity: Option<Identity>,
     delivery: Delivery,
@@ -43,7 +43,7 @@ impl Letters {
         Self { gate: gate.clone(), ..self.clone() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<i64, Letter>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<i64, StoredDeadLetter>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,7 +84,7 @@ impl Letters {
 }
 
 impl DeadLetters for Letters {
-    async fn bury(&self, _: &str, message: &Buried<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
         self.ask().await?;
         let text = std::str::from_utf8(&message.delivery.payload).unwrap_or_default();
         let number: usize = text.parse().unwrap_or(usize::MAX);
@@ -96,7 +96,8 @@ impl DeadLetters for Letters {
         if !had {
             let next = kept.last_key_value().map_or(1, |(last, _)| last + 1);
             let (identity, delivery) = (message.identity.cloned(), message.delivery.clone());
-            let letter = Letter { message: number, identity, delivery, wanted: false, leased_until: None };
+            let letter =
+                StoredDeadLetter { message: number, identity, delivery, wanted: false, leased_until: None };
             kept.insert(next, letter);
         }
         drop(kept);

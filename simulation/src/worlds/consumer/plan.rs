@@ -21,11 +21,11 @@ pub enum Mode {
     /// Mark and effect in one commit: a SQL inbox.
     Commit,
     /// Mark, then effect, over a store.
-    ClaimBefore,
+    AtMostOnce,
     /// Effect, then mark, over a store.
-    MarkAfter,
+    AtLeastOnce,
     /// Claim, effect with a key that is honoured, finish, over a store.
-    StateMachine,
+    ClaimFinish,
 }
 
 /// Which kind of broker.
@@ -98,7 +98,7 @@ pub enum Behaviour {
     /// Each takes this long.
     Slow(u64),
     /// They have no id.
-    Unnamed,
+    MissingIdentity,
 }
 
 /// A key and its messages.

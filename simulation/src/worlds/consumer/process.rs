@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Ended, Mechanism, Stop};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, ConsumerStats, Mechanism, Stop};
 use semel::source::SourceError;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
@@ -74,7 +74,7 @@ struct Running {
     gate: Gate,
     process: Process,
     stop: Stop,
-    task: JoinHandle<Result<Ended, SourceError>>,
+    task: JoinHandle<Result<ConsumerStats, SourceError>>,
 }
 
 impl Fleet {
@@ -182,6 +182,6 @@ fn options(ledger: &Ledger) -> ConsumerOptions {
         .concurrency(settings.concurrency)
         .pause(ms(settings.pause_first_ms), ms(settings.pause_longest_ms))
         .handle_timeout(ms(settings.handle_timeout_ms))
-        .farewell(ms(settings.farewell_ms))
+        .drain_timeout(ms(settings.farewell_ms))
         .letters_every(ms(settings.letters_every_ms))
 }

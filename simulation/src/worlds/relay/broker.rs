@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel::outbox::Event;
-use semel::relay::Reached;
-use semel::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+use semel::relay::SinkCheckpoint;
+use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
 use super::plan::{Fault, How, Plan};
 use super::tables::{name, number};
@@ -183,7 +183,7 @@ fn error(how: How) -> SinkError {
     match how {
         How::NotPublished => SinkError::not_published("the broker refused the connection"),
         How::InDoubt | How::Unconfirmed => SinkError::maybe_published("the broker did not answer in time"),
-        How::OneDestination => SinkError::not_published("the destination is away").of_one_place(),
+        How::OneDestination => SinkError::not_published("the destination is away").destination_down(),
         How::NotTried => SinkError::not_tried("there was no time left to send it"),
     }
 }
@@ -229,7 +229,11 @@ impl SimulatedSink {
 
 impl Sink for SimulatedSink {
     fn guarantee(&self) -> Guarantee {
-        Guarantee { delivery: Delivery::AtLeastOnce, sentence: "simulated".into(), broken_by: Vec::new() }
+        Guarantee {
+            delivery: DeliverySemantics::AtLeastOnce,
+            sentence: "simulated".into(),
+            violations: Vec::new(),
+        }
     }
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
@@ -349,7 +353,7 @@ impl ExactlyOnce for SimulatedSink {
             events.iter().for_each(|event| self.broker.write(event));
             let mut position = position.to_vec();
             if self.broker.stage.has("position_forgets_what_is_left_out")
-                && let Some(mut reached) = Reached::from_bytes(&position)
+                && let Some(mut reached) = SinkCheckpoint::from_bytes(&position)
             {
                 reached.left_out.clear();
                 position = reached.to_bytes().unwrap_or(position);

@@ -1,12 +1,14 @@
-//! The simulated outbox as a relay sees it: the real relay's `Source` over tables in memory.
+//! The simulated outbox as a relay sees it: the real relay's `OutboxReader` over tables in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel::relay::poll::aside::{Aside, Retried, Tried};
+use semel::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
 use semel::relay::poll::{DUE_EVERY, due_after};
-use semel::relay::{Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
+use semel::relay::{
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
+};
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio::time::Instant;
 
@@ -117,7 +119,7 @@ impl Outbox {
 /// Where a batch came from.
 enum Origin {
     Chunk { partition: usize, until: i64, seqs: Vec<i64> },
-    Parked { tried: Tried, epochs: BTreeMap<usize, u64> },
+    Parked { tried: RetryBatch, epochs: BTreeMap<usize, u64> },
 }
 
 /// One relay's share of the outbox.
@@ -139,7 +141,7 @@ pub(super) struct SimulatedSource {
 
 impl SimulatedSource {
     /// One statement. It may fail before it is done, or be done and its answer lost.
-    async fn commit<T>(&mut self, work: impl FnOnce(&mut Tables) -> T) -> Result<T, SourceError> {
+    async fn commit<T>(&mut self, work: impl FnOnce(&mut Tables) -> T) -> Result<T, OutboxReaderError> {
         if self.unsure {
             self.forget();
         }
@@ -165,10 +167,10 @@ impl SimulatedSource {
         self.unsure = false;
     }
 
-    fn fenced<T>(&mut self) -> Result<T, SourceError> {
+    fn fenced<T>(&mut self) -> Result<T, OutboxReaderError> {
         self.outbox.stage.count("calls that were fenced", 1);
         self.forget();
-        Err(SourceError::Fenced)
+        Err(OutboxReaderError::Fenced)
     }
 
     fn drop_what_lapsed(&mut self) {
@@ -178,7 +180,7 @@ impl SimulatedSource {
     }
 
     /// Renews what is ours. Partitions that are another's by now are dropped.
-    async fn heartbeat(&mut self) -> Result<(usize, usize), SourceError> {
+    async fn heartbeat(&mut self) -> Result<(usize, usize), OutboxReaderError> {
         let asked = Instant::now();
         self.heartbeat_at = asked + self.outbox.lease / 10;
         let (me, owned) = (self.me, self.owned.clone());
@@ -204,10 +206,10 @@ impl SimulatedSource {
         Ok(place)
     }
 
-    async fn ready(&mut self) -> Result<(), SourceError> {
+    async fn ready(&mut self) -> Result<(), OutboxReaderError> {
         self.drop_what_lapsed();
         if self.whole && self.owned.is_empty() {
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         }
         if Instant::now() < self.heartbeat_at {
             return Ok(());
@@ -258,7 +260,7 @@ impl SimulatedSource {
         batch
     }
 
-    async fn chunk_of(&mut self, partition: usize, epoch: u64) -> Result<Option<Batch>, SourceError> {
+    async fn chunk_of(&mut self, partition: usize, epoch: u64) -> Result<Option<Batch>, OutboxReaderError> {
         let found = self.commit(move |tables| tables.chunk(partition, epoch)).await?;
         let Ok(found) = found else { return self.fenced() };
         let Some((until, seqs)) = found else { return Ok(None) };
@@ -268,7 +270,7 @@ impl SimulatedSource {
         Ok(Some(self.give(place(partition, after, until), events, origin)))
     }
 
-    fn parked(&mut self, tried: Tried, place: String) -> Batch {
+    fn parked(&mut self, tried: RetryBatch, place: String) -> Batch {
         let (seqs, epochs): (Vec<i64>, BTreeMap<usize, u64>) = {
             let tables = self.outbox.tables();
             let of = |key: &String| tables.parked_keys.get(key).map(|key| key.partition);
@@ -280,7 +282,7 @@ impl SimulatedSource {
         self.give(place, events, Origin::Parked { tried, epochs })
     }
 
-    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let owned = self.owned.clone();
         let tried = self.commit(move |tables| tables.due(&owned)).await?;
         if tried.ns.is_empty() && tried.empty.is_empty() {
@@ -288,7 +290,7 @@ impl SimulatedSource {
             return Ok(None);
         }
         if tried.ns.is_empty() {
-            let (owned, retried) = (self.owned.clone(), Retried::of(&tried, &[]));
+            let (owned, retried) = (self.owned.clone(), RetryResult::of(&tried, &[]));
             self.commit(move |tables| tables.retried(&owned, &retried)).await?;
             return Ok(None);
         }
@@ -298,9 +300,9 @@ impl SimulatedSource {
     }
 
     /// What the sink has had last, if that is not done.
-    async fn find_reached(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_reached(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let Some(reached) = self.reached.clone() else { return Ok(None) };
-        let found = if let Some(ns) = Tried::named(&reached) {
+        let found = if let Some(ns) = RetryBatch::named(&reached) {
             let tried = self.commit(move |tables| tables.again(&ns)).await?;
             (!tried.ns.is_empty()).then(|| self.parked(tried, reached))
         } else {
@@ -327,8 +329,8 @@ fn place(partition: usize, after: i64, until: i64) -> String {
     format!("{partition}:{after}-{until}")
 }
 
-impl Source for SimulatedSource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for SimulatedSource {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.ready().await?;
         if let Some((batch, _)) = &self.outstanding {
             return Ok(Some(batch.clone()));
@@ -356,25 +358,27 @@ impl Source for SimulatedSource {
         Ok(None)
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.whole = true;
         self.drop_what_lapsed();
         if !self.owned.is_empty() {
             return match self.heartbeat().await {
                 Ok(_) => Ok(true),
-                Err(SourceError::Fenced) => Ok(false),
+                Err(OutboxReaderError::Fenced) => Ok(false),
                 Err(error) => Err(error),
             };
         }
         let (asked, me) = (Instant::now(), self.me);
-        let Some(owned) = self.commit(move |tables| tables.take_all(me)).await? else { return Ok(false) };
+        let Some(owned) = self.commit(move |tables| tables.acquire_exclusive(me)).await? else {
+            return Ok(false);
+        };
         (self.owned, self.outstanding) = (owned, None);
         self.heartbeat_at = asked + self.outbox.lease / 3;
         self.ours_until = asked + self.outbox.lease * 7 / 8;
         Ok(true)
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         self.outbox.stage.count("positions compared", 1);
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -383,7 +387,7 @@ impl Source for SimulatedSource {
         Ok(())
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         if self.unsure {
             self.forget();
         }
@@ -398,7 +402,7 @@ impl Source for SimulatedSource {
             None => return self.fenced(),
             Some((batch, Origin::Chunk { partition, until, seqs })) => {
                 let Some(epoch) = self.owned.get(&partition).copied() else { return self.fenced() };
-                let aside = Aside::of(&seqs, &batch.events, settled);
+                let aside = ParkedRows::of(&seqs, &batch.events, settled);
                 self.commit(move |tables| tables.advance(partition, epoch, until, &aside)).await?
             }
             Some((_, Origin::Parked { tried, epochs })) => {
@@ -406,7 +410,7 @@ impl Source for SimulatedSource {
                 if self.outbox.stage.has("retries_without_a_pause") {
                     self.due_at = Instant::now();
                 }
-                let retried = Retried::of(&tried, settled);
+                let retried = RetryResult::of(&tried, settled);
                 self.commit(move |tables| tables.retried(&epochs, &retried)).await?
             }
         };
@@ -422,30 +426,30 @@ impl Source for SimulatedSource {
         Ok(())
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         if self.owned.is_empty() || self.unsure {
             return self.fenced();
         }
         self.heartbeat().await.map(drop)
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.heartbeat_at.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         !self.unsure && !self.owned.is_empty() && Instant::now() < self.ours_until
     }
 
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         Ok(Lag::default())
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         let (me, owned) = (self.me, self.owned.clone());
         let left = self
             .commit(move |tables| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use semel::outbox::Event;
 use semel::relay::poll::OF_KEY_MAX;
-use semel::relay::poll::aside::{Aside, Retried, Tried};
+use semel::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
 
 use super::plan::Settings;
 use crate::stage::Stage;
@@ -140,7 +140,7 @@ impl Tables {
     }
 
     /// Takes all partitions or none.
-    pub(super) fn take_all(&mut self, me: u64) -> Option<BTreeMap<usize, u64>> {
+    pub(super) fn acquire_exclusive(&mut self, me: u64) -> Option<BTreeMap<usize, u64>> {
         let all = 0..self.cursors.len();
         if !all.clone().all(|partition| self.is_free(partition, me)) {
             return None;
@@ -190,7 +190,7 @@ impl Tables {
     }
 
     /// The batch is done, but for what is set aside. `false`: fenced, and nothing is changed.
-    pub(super) fn advance(&mut self, partition: usize, epoch: u64, until: i64, aside: &Aside) -> bool {
+    pub(super) fn advance(&mut self, partition: usize, epoch: u64, until: i64, aside: &ParkedRows) -> bool {
         let written =
             self.cursors[partition].until == Some(until) || self.stage.has("batch_not_written_down");
         let ours = self.owns(partition, epoch) || self.stage.has("done_is_not_fenced");
@@ -217,7 +217,7 @@ impl Tables {
     }
 
     /// Parked events that are due in these partitions, and keys of which nothing is left.
-    pub(super) fn due(&self, partitions: &BTreeMap<usize, u64>) -> Tried {
+    pub(super) fn due(&self, partitions: &BTreeMap<usize, u64>) -> RetryBatch {
         let now = self.now_ms() as i64;
         let due = |key: &&(&String, &ParkedKey)| {
             key.1.due.is_some_and(|due| due <= now) && partitions.contains_key(&key.1.partition)
@@ -227,7 +227,7 @@ impl Tables {
         keys.sort_by_key(|(_, key)| key.due);
         keys.truncate(DUE_KEYS_MAX);
         let mut found: Vec<(i64, String, Option<i64>)> = Vec::new();
-        let mut tried = Tried::default();
+        let mut tried = RetryBatch::default();
         for (name, key) in keys {
             let rows = self.parked.iter().filter(|(_, row)| row.key == **name);
             let before = found.len();
@@ -250,8 +250,8 @@ impl Tables {
     }
 
     /// Those again, as far as they are still there.
-    pub(super) fn again(&self, ns: &[i64]) -> Tried {
-        let mut tried = Tried::default();
+    pub(super) fn again(&self, ns: &[i64]) -> RetryBatch {
+        let mut tried = RetryBatch::default();
         for n in ns {
             let Some(row) = self.parked.get(n) else { continue };
             tried.ns.push(*n);
@@ -262,7 +262,7 @@ impl Tables {
     }
 
     /// What became of parked events that were tried again. `false`: fenced, and nothing is changed.
-    pub(super) fn retried(&mut self, epochs: &BTreeMap<usize, u64>, retried: &Retried) -> bool {
+    pub(super) fn retried(&mut self, epochs: &BTreeMap<usize, u64>, retried: &RetryResult) -> bool {
         if !epochs.iter().all(|(partition, epoch)| self.owns(*partition, *epoch)) {
             return false;
         }

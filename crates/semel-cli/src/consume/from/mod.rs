@@ -76,8 +76,8 @@ impl Source for AnySource {
         each!(self, source => source.keep_in())
     }
 
-    fn look_in(&self) -> Duration {
-        each!(self, source => source.look_in())
+    fn poll_interval(&self) -> Duration {
+        each!(self, source => source.poll_interval())
     }
 
     fn lost(&mut self) -> Vec<Receipt> {

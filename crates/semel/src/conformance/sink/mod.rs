@@ -7,16 +7,16 @@
 //! semel::sink_conformance!(MyHarness::new());
 //! ```
 
+mod ambiguity;
 mod bench;
-mod doubt;
 mod harness;
+mod metadata;
 mod order;
-mod travel;
 
-pub use doubt::*;
+pub use ambiguity::*;
 pub use harness::{Seen, SinkHarness};
+pub use metadata::*;
 pub use order::*;
-pub use travel::*;
 
 /// The one list of a sink's laws, handed to whatever macro asks for it.
 #[doc(hidden)]

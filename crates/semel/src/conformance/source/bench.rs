@@ -166,7 +166,7 @@ impl<'a, H: SourceHarness> Bench<'a, H> {
             for delivery in self.receive_once(source, 100).await {
                 if id(&delivery) == last.id() {
                     seen = true;
-                    self.settle(source, &[(delivery.receipt, Settle::Done)]).await;
+                    self.settle(source, &[(delivery.receipt, Settle::Ack)]).await;
                 } else {
                     came.push(delivery);
                 }

@@ -10,19 +10,19 @@
 //! Brokers differ. What one of them cannot do its harness says ([`Abilities`]), and the laws then ask for the weaker thing.
 
 mod bench;
-mod come;
 mod harness;
-mod hold;
+mod lease;
+mod metadata;
 mod order;
+mod receive;
 mod settle;
-mod travel;
 
-pub use come::*;
 pub use harness::{Abilities, Lease, Sent, SourceHarness};
-pub use hold::*;
+pub use lease::*;
+pub use metadata::*;
 pub use order::*;
+pub use receive::*;
 pub use settle::*;
-pub use travel::*;
 
 /// The one list of a source's laws, handed to whatever macro asks for it.
 #[doc(hidden)]

@@ -29,7 +29,7 @@ pub async fn order_is_kept_within_a_key(harness: &impl SourceHarness) {
             let key = id(delivery).split('/').next().unwrap_or_default().to_owned();
             seen.entry(key).or_default().push(id(delivery).to_owned());
         }
-        bench.settle(&mut source, &all(&came, Settle::Done)).await;
+        bench.settle(&mut source, &all(&came, Settle::Ack)).await;
     }
     for (key, seen) in &mut seen {
         let wanted: Vec<String> = (0..10).map(|n| format!("{key}/{n}")).collect();
@@ -50,13 +50,13 @@ pub async fn what_comes_again_comes_before_its_successors(harness: &impl SourceH
     let mut source = bench.source().await;
     // One of three, while the others are still worked on; then all that is out.
     let first = bench.receive(&mut source, 3).await;
-    bench.settle(&mut source, &[(first[0].receipt, Settle::Done)]).await;
-    bench.settle(&mut source, &[(first[1].receipt, Settle::Again)]).await;
+    bench.settle(&mut source, &[(first[0].receipt, Settle::Ack)]).await;
+    bench.settle(&mut source, &[(first[1].receipt, Settle::Nack)]).await;
     let second = bench.receive(&mut source, 3).await;
     let mut out: Vec<Delivery> = second.clone();
     out.push(first[2].clone());
     out.sort_by_key(|delivery| delivery.receipt);
-    bench.settle(&mut source, &all(&out, Settle::Again)).await;
+    bench.settle(&mut source, &all(&out, Settle::Nack)).await;
     let third = bench.receive(&mut source, 8).await;
     if !bench.can.order {
         return bench.cannot("the broker has no order");

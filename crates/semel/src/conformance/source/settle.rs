@@ -28,7 +28,7 @@ pub async fn what_is_done_does_not_come_again(harness: &impl SourceHarness) {
     bench.publish_some(6).await;
     let mut source = bench.source().await;
     let came = bench.receive(&mut source, 6).await;
-    bench.settle(&mut source, &all(&came, Settle::Done)).await;
+    bench.settle(&mut source, &all(&came, Settle::Ack)).await;
     let besides = bench.besides_the_last(&mut source).await;
     bench.check(besides.is_empty(), format_args!("done, and came again: {:?}", ids(&besides)));
     bench.leave(source).await;
@@ -43,13 +43,13 @@ pub async fn what_is_given_back_comes_again(harness: &impl SourceHarness) {
     let mut came = bench.receive(&mut source, 6).await;
     let first = sorted(&came).join(" ");
     for _ in 0..3 {
-        bench.settle(&mut source, &all(&came, Settle::Again)).await;
+        bench.settle(&mut source, &all(&came, Settle::Nack)).await;
         came = bench.receive(&mut source, 6).await;
         let again = sorted(&came).join(" ");
         bench.check(again == first, format_args!("{again} came again, and not {first}"));
     }
     bench.left_stays(6).await;
-    bench.settle(&mut source, &all(&came, Settle::Done)).await;
+    bench.settle(&mut source, &all(&came, Settle::Ack)).await;
     bench.leave(source).await;
     bench.all_is_done().await;
 }
@@ -60,7 +60,7 @@ pub async fn a_part_of_what_came_is_settled(harness: &impl SourceHarness) {
     bench.publish_some(6).await;
     let mut source = bench.source().await;
     let came = bench.receive(&mut source, 6).await;
-    bench.settle(&mut source, &all(&came[..3], Settle::Done)).await;
+    bench.settle(&mut source, &all(&came[..3], Settle::Ack)).await;
     bench.leave(source).await;
     bench.left_is(3).await;
     let mut next = bench.source().await;
@@ -69,7 +69,7 @@ pub async fn a_part_of_what_came_is_settled(harness: &impl SourceHarness) {
         sorted(&rest) == sorted(&came[3..]),
         format_args!("{:?} came again, and not {:?}", ids(&rest), ids(&came[3..])),
     );
-    bench.settle(&mut next, &all(&rest, Settle::Done)).await;
+    bench.settle(&mut next, &all(&rest, Settle::Ack)).await;
     bench.leave(next).await;
     bench.all_is_done().await;
 }
@@ -81,7 +81,7 @@ pub async fn messages_are_settled_in_any_order(harness: &impl SourceHarness) {
     let mut source = bench.source().await;
     let came = bench.receive(&mut source, 6).await;
     for done in [5, 3, 0] {
-        bench.settle(&mut source, &[(came[done].receipt, Settle::Done)]).await;
+        bench.settle(&mut source, &[(came[done].receipt, Settle::Ack)]).await;
     }
     bench.leave(source).await;
     let open = [came[1].clone(), came[2].clone(), came[4].clone()];
@@ -96,7 +96,7 @@ pub async fn messages_are_settled_in_any_order(harness: &impl SourceHarness) {
     let missing: Vec<_> = ids(&open).into_iter().filter(|open| !ids(&rest).contains(open)).collect();
     bench.check(missing.is_empty(), format_args!("{missing:?} were not done and did not come again"));
     bench.check(!ids(&rest).contains(&ids(&came)[0]), "the first one was done and came again");
-    bench.settle(&mut next, &all(&rest, Settle::Done)).await;
+    bench.settle(&mut next, &all(&rest, Settle::Ack)).await;
     bench.leave(next).await;
     bench.all_is_done().await;
 }
@@ -107,13 +107,13 @@ pub async fn told_again_is_told_once(harness: &impl SourceHarness) {
     bench.publish_some(4).await;
     let mut source = bench.source().await;
     let came = bench.receive(&mut source, 4).await;
-    let told = all(&came, Settle::Done);
+    let told = all(&came, Settle::Ack);
     for heard in 1..=4 {
         bench.settle(&mut source, &told[..heard]).await;
         bench.settle(&mut source, &told[..heard]).await;
     }
     // What is done stays done.
-    bench.settle(&mut source, &all(&came, Settle::Again)).await;
+    bench.settle(&mut source, &all(&came, Settle::Nack)).await;
     bench.settle(&mut source, &[]).await;
     let besides = bench.besides_the_last(&mut source).await;
     bench.check(besides.is_empty(), format_args!("done, and came again: {:?}", ids(&besides)));
@@ -127,10 +127,10 @@ pub async fn an_old_receipt_settles_nothing(harness: &impl SourceHarness) {
     bench.publish_some(4).await;
     let mut source = bench.source().await;
     let old = bench.receive(&mut source, 4).await;
-    bench.settle(&mut source, &all(&old, Settle::Again)).await;
+    bench.settle(&mut source, &all(&old, Settle::Nack)).await;
     let new = bench.receive(&mut source, 4).await;
-    bench.settle(&mut source, &all(&old[..2], Settle::Done)).await;
-    bench.settle(&mut source, &all(&old[2..], Settle::Again)).await;
+    bench.settle(&mut source, &all(&old[..2], Settle::Ack)).await;
+    bench.settle(&mut source, &all(&old[2..], Settle::Nack)).await;
     bench.left_stays(4).await;
     drop(source);
     let mut next = bench.source().await;
@@ -139,7 +139,7 @@ pub async fn an_old_receipt_settles_nothing(harness: &impl SourceHarness) {
         sorted(&again) == sorted(&new),
         format_args!("{:?} came again of {:?}", ids(&again), ids(&new)),
     );
-    bench.settle(&mut next, &all(&again, Settle::Done)).await;
+    bench.settle(&mut next, &all(&again, Settle::Ack)).await;
     bench.leave(next).await;
     bench.all_is_done().await;
     // Somebody who has left settles nothing either, and it is no error.
@@ -148,6 +148,6 @@ pub async fn an_old_receipt_settles_nothing(harness: &impl SourceHarness) {
     let came = bench.receive(&mut left, 1).await;
     let gone = bench.within(left.leave()).await;
     bench.check(gone.is_ok(), format_args!("the source did not leave: {gone:?}"));
-    bench.settle(&mut left, &all(&came, Settle::Done)).await;
+    bench.settle(&mut left, &all(&came, Settle::Ack)).await;
     bench.left_stays(1).await;
 }

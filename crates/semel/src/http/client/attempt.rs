@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::error::BoxError;
-use super::seen::{Seen, Signals};
+use super::response_class::{Seen, Signals};
 use super::transport::never_sent;
 use crate::http::body::{EdgeBody, Extent};
 use crate::in_progress::IN_PROGRESS_BYTES_MAX;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::policy::RetryPolicy;
-use super::seen::{Seen, Signals};
+use super::response_class::{Seen, Signals};
 use crate::http::problem::Code;
 
 /// Where an intent stands after an attempt.

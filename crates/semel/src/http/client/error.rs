@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 
 use super::decide::Why;
-use super::seen::Seen;
+use super::response_class::Seen;
 use crate::intent::key::Key;
 
 /// Any error of a transport.

@@ -13,7 +13,7 @@
 //! | module | what |
 //! |---|---|
 //! | `policy` | [`RetryPolicy`]: budget and pace |
-//! | `seen` | what an attempt ended in, as the response tells it |
+//! | `response_class` | what an attempt ended in, as the response tells it |
 //! | `decide` | again or not, and what is known in the end: pure, exported for other clients |
 //! | `prepare` | the key is settled and the body is in memory |
 //! | `attempt`, `service` | [`IdempotentClient`] and [`RetryLayer`]: the attempts themselves |
@@ -38,7 +38,7 @@ mod error;
 mod over_reqwest;
 mod policy;
 mod prepare;
-mod seen;
+mod response_class;
 mod service;
 mod transport;
 
@@ -47,6 +47,6 @@ pub use error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest
 pub use over_reqwest::ReqwestTransport;
 pub use policy::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, RetryPolicy};
 pub use prepare::FirstSent;
-pub use seen::{Seen, Signals};
+pub use response_class::{Seen, Signals};
 pub use service::{IdempotentClient, RetryLayer};
 pub use transport::HttpTransport;

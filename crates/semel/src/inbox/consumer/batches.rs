@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::desk::Held;
+use super::scheduler::Held;
 
 /// How many calls may be begun.
 #[derive(Clone, Copy, Debug)]

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Called, call};
-use super::desk::{Held, Tried};
-use super::handler::{Failed, FailedKind, Handler};
+use super::handler::{Failed, Handler, HandlerErrorKind};
 use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
-use crate::inbox::tally;
+use super::scheduler::{AttemptResult, Held};
+use crate::inbox::duplicate_count;
 use crate::source::Receipt;
 
 /// Handles a batch. What fails as one of many is tried in two halves, the first before the second; what comes after a
@@ -24,7 +24,7 @@ pub(super) async fn handle<H: Handler>(
     observer: &Observer,
     stopped: &watch::Receiver<bool>,
     alive: &watch::Receiver<()>,
-) -> Vec<(Receipt, Tried)> {
+) -> Vec<(Receipt, AttemptResult)> {
     let mut told = Vec::with_capacity(batch.len());
     let mut failed_lines = HashSet::new();
     // The next on top.
@@ -42,7 +42,8 @@ pub(super) async fn handle<H: Handler>(
         let error = match handled(&handler, &part, options, observer, alive).await {
             Called::Done(already) => {
                 let different: HashSet<_> = part.iter().map(|held| held.message.identity()).collect();
-                let done = if already < different.len() { Tried::Done } else { Tried::Already };
+                let done =
+                    if already < different.len() { AttemptResult::Done } else { AttemptResult::Already };
                 told.extend(part.iter().map(|held| (held.receipt, done.clone())));
                 continue;
             }
@@ -60,7 +61,7 @@ pub(super) async fn handle<H: Handler>(
             }
         };
         // Nobody's fault: asking for each of them alone would only ask a database that is down more often.
-        if part.len() > 1 && error.kind() != FailedKind::Later {
+        if part.len() > 1 && error.kind() != HandlerErrorKind::Later {
             let second = part.split_off(part.len() / 2);
             rest.push(second);
             rest.push(part);
@@ -69,7 +70,7 @@ pub(super) async fn handle<H: Handler>(
         for held in part {
             if failed_lines.insert(held.line()) {
                 let (error, kind, after) = (error.to_string(), error.kind(), error.pause());
-                told.push((held.receipt, Tried::Failed { error, kind, after, too_long }));
+                told.push((held.receipt, AttemptResult::Failed { error, kind, after, too_long }));
             }
         }
     }
@@ -93,7 +94,7 @@ async fn handled<H: Handler>(
     let work = async move {
         // Held for as long as the handler runs, also by one that was broken off and has not heard of it.
         let _alive = alive;
-        let (done, already) = tally::counting(handler.handle(&messages)).await;
+        let (done, already) = duplicate_count::counting(handler.handle(&messages)).await;
         done.map(|()| already)
     };
     let called = match call("the handler", work.instrument(span), options.handle_timeout).await {

@@ -68,7 +68,7 @@ pub const AFTER_MAX: Duration = Duration::from_secs(300);
 #[error("{message}")]
 pub struct Failed {
     message: String,
-    kind: FailedKind,
+    kind: HandlerErrorKind,
     after: Option<Duration>,
     not_applied: bool,
 }
@@ -76,7 +76,7 @@ pub struct Failed {
 /// Whose fault a failure is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum FailedKind {
+pub enum HandlerErrorKind {
     /// Perhaps the message's: after some tries it is buried.
     Message,
     /// The message's, and trying again would not help: it is buried at once.
@@ -86,23 +86,23 @@ pub enum FailedKind {
 }
 
 impl Failed {
-    fn of(error: impl fmt::Display, kind: FailedKind) -> Self {
+    fn of(error: impl fmt::Display, kind: HandlerErrorKind) -> Self {
         Self { message: error.to_string(), kind, after: None, not_applied: false }
     }
 
     /// Perhaps because of the message.
     pub fn new(error: impl fmt::Display) -> Self {
-        Self::of(error, FailedKind::Message)
+        Self::of(error, HandlerErrorKind::Message)
     }
 
     /// Because of the message, for good.
     pub fn poison(error: impl fmt::Display) -> Self {
-        Self::of(error, FailedKind::Poison)
+        Self::of(error, HandlerErrorKind::Poison)
     }
 
     /// Not because of the message: the database is not there, a lock was not had.
     pub fn later(error: impl fmt::Display) -> Self {
-        Self::of(error, FailedKind::Later)
+        Self::of(error, HandlerErrorKind::Later)
     }
 
     /// It is not tried again before this long: whoever could not do it now has said so. At most [`AFTER_MAX`].
@@ -113,7 +113,7 @@ impl Failed {
     }
 
     /// Says that nothing happened, for sure. It matters where an effect is opaque
-    /// ([`StateMachine`](crate::inbox::modes::StateMachine)): a failure that does not say so leaves it in doubt.
+    /// ([`ClaimFinish`](crate::inbox::store_dedup::ClaimFinish)): a failure that does not say so leaves it in doubt.
     #[must_use]
     pub fn not_applied(mut self) -> Self {
         self.not_applied = true;
@@ -121,7 +121,7 @@ impl Failed {
     }
 
     /// Whose fault it is.
-    pub fn kind(&self) -> FailedKind {
+    pub fn kind(&self) -> HandlerErrorKind {
         self.kind
     }
 
@@ -149,10 +149,14 @@ impl<E: fmt::Display> From<TxError<E>> for Failed {
 
 /// Keeps messages that cannot be handled, for people, and gives those back that people want handled again.
 ///
-/// Kept in the inbox's own database by [`InboxTables`](crate::inbox::dead::InboxTables).
+/// Kept in the inbox's own database by [`DeadLetterStore`](crate::inbox::dead_letter::DeadLetterStore).
 pub trait DeadLetters: Send + Sync + 'static {
     /// Keeps it, durably: after `Ok` the broker may forget it. The same message twice is kept once.
-    fn bury(&self, consumer: &str, message: &Buried<'_>) -> impl Future<Output = Result<(), Failed>> + Send;
+    fn dead_letter(
+        &self,
+        consumer: &str,
+        message: &DeadLetter<'_>,
+    ) -> impl Future<Output = Result<(), Failed>> + Send;
 
     /// Letters that are to be handled again now, at most so many, and of each key only the first. For as long as the
     /// lease nobody else gets them; after it anybody may, whatever became of them, and the marks see to it that nothing
@@ -185,7 +189,7 @@ pub trait DeadLetters: Send + Sync + 'static {
 /// A message to be kept, and why.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Buried<'m> {
+pub struct DeadLetter<'m> {
     /// As the broker delivered it.
     pub delivery: &'m Delivery,
     /// Which message it is, where that is known.

@@ -13,8 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::desk::Held;
 use super::handler::Failed;
+use super::scheduler::Held;
 use crate::observe::names;
 use crate::relay::health::Health;
 

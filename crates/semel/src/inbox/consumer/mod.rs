@@ -7,36 +7,36 @@
 //! | module | what it decides |
 //! |---|---|
 //! | `run` | the loop: receive, handle side by side, settle |
-//! | `desk` | the scheduler: what is in flight, what may be handled now, max attempts, backoff, poison |
+//! | `scheduler` | the scheduler: what is in flight, what may be handled now, max attempts, backoff, poison |
 //! | `batches`, `bisect` | which messages share a call; halving a batch until the failing one is found |
-//! | `calls`, `call` | the workers: calls under way, one call with its timeout |
-//! | `burial` | writes a dead letter, then acknowledges the message |
-//! | `letters` | dead letters that somebody wants redelivered |
+//! | `workers`, `call` | the workers: calls under way, one call with its timeout |
+//! | `dead_letter` | writes a dead letter, then acknowledges the message |
+//! | `redelivery` | dead letters that somebody wants redelivered |
 //! | `handler`, `message` | what users implement, and what they are given |
-//! | `look` | when an idle source is polled again |
-//! | `upkeep`, `window` | retention of marks, and the task that prunes them |
-//! | `options`, `metrics`, `trouble` | bounds; what is counted; health |
+//! | `idle_poll` | when an idle source is polled again |
+//! | `pruner`, `retention` | retention of marks, and the task that prunes them |
+//! | `options`, `metrics`, `health` | bounds; what is counted; health |
 
 mod batches;
 mod bisect;
-mod burial;
 pub(super) mod call;
-mod calls;
-mod desk;
+mod dead_letter;
 mod handler;
-mod letters;
-mod look;
+mod health;
+mod idle_poll;
 mod message;
 mod metrics;
 mod options;
+mod pruner;
+mod redelivery;
+mod retention;
 pub(super) mod run;
-mod trouble;
-mod upkeep;
-mod window;
+mod scheduler;
+mod workers;
 
-pub use handler::{AFTER_MAX, Buried, DeadLetters, Due, Failed, FailedKind, Handler};
+pub use handler::{AFTER_MAX, DeadLetter, DeadLetters, Due, Failed, Handler, HandlerErrorKind};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
 pub use options::{ConsumerOptions, Mechanism};
-pub use run::{Consumer, Ended, Nowhere, Stop};
-pub use window::Marks;
+pub use retention::DedupPruner;
+pub use run::{Consumer, ConsumerStats, NoDeadLetters, Stop};

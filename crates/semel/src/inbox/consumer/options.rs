@@ -20,7 +20,7 @@ pub struct ConsumerOptions {
     pub(super) suspects_max: usize,
     pub(super) pause: (Duration, Duration),
     pub(super) handle_timeout: Duration,
-    pub(super) farewell: Duration,
+    pub(super) drain_timeout: Duration,
     pub(super) letters_every: Duration,
     pub(super) window: Option<Duration>,
     pub(super) prune_every: Duration,
@@ -53,7 +53,7 @@ impl Default for ConsumerOptions {
             suspects_max: 8,
             pause: (Duration::from_millis(50), Duration::from_secs(30)),
             handle_timeout: Duration::from_secs(60),
-            farewell: Duration::from_secs(20),
+            drain_timeout: Duration::from_secs(20),
             letters_every: Duration::from_secs(5),
             window: None,
             prune_every: Duration::from_secs(600),
@@ -134,8 +134,8 @@ impl ConsumerOptions {
     /// How long calls under way may take to end after a stop, or after the source has failed for good: twenty seconds unless
     /// told otherwise. Then they are broken off, and their messages are given back. What failed at last and would be found done
     /// elsewhere ([`Handler::gives_up_at_once`](super::Handler::gives_up_at_once)) has as long again to be buried.
-    pub fn farewell(mut self, patience: Duration) -> Self {
-        self.farewell = patience.min(LONGEST);
+    pub fn drain_timeout(mut self, patience: Duration) -> Self {
+        self.drain_timeout = patience.min(LONGEST);
         self
     }
 

@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::burial::Nameless;
-use super::calls::Calls;
-use super::desk::{Desk, Held, Tried, Verdict};
-use super::handler::{Buried, DeadLetters, Failed, FailedKind, Handler};
-use super::letters::Letters;
+use super::dead_letter::Unidentified;
+use super::handler::{DeadLetter, DeadLetters, Failed, Handler, HandlerErrorKind};
 use super::message::Message;
 use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
-use super::upkeep::Upkeep;
-use super::window::{self, Marks};
+use super::pruner::Pruner;
+use super::redelivery::Redelivery;
+use super::retention::{self, DedupPruner};
+use super::scheduler::{AttemptResult, Held, KeyScheduler, Verdict};
+use super::workers::Workers;
 use crate::crash;
 use crate::inbox::Identity;
-use crate::source::{Delivery, Receipt, Settle, Source, SourceError, Unnamed};
+use crate::source::{Delivery, MissingIdentity, Receipt, Settle, Source, SourceError};
 
 /// How long a source is waited for when nothing is held.
 const IDLE: Duration = Duration::from_secs(1);
@@ -31,17 +31,17 @@ const IDLE: Duration = Duration::from_secs(1);
 /// - Messages of one key are handled in their order, also when one fails; other keys do not wait for it: keys that fail
 ///   are tried in calls of their own, and what waits behind them is read past ([`ConsumerOptions::held_max`]).
 /// - What fails again and again is buried with the error, if there is a place for that; else its key waits.
-pub struct Consumer<S, H, D = Nowhere> {
+pub struct Consumer<S, H, D = NoDeadLetters> {
     pub(super) name: String,
     pub(super) source: S,
     pub(super) handler: Arc<H>,
     pub(super) dead: D,
     pub(super) options: Arc<ConsumerOptions>,
     pub(super) stop: watch::Sender<bool>,
-    pub(super) desk: Desk,
-    pub(super) calls: Calls,
+    pub(super) desk: KeyScheduler,
+    pub(super) calls: Workers,
     /// Messages that cannot be told from others.
-    pub(super) nameless: Vec<Nameless>,
+    pub(super) unidentified: Vec<Unidentified>,
     /// Until when the last ones may be buried.
     pub(super) bury_until: Option<Instant>,
     /// What the source has not been told yet.
@@ -51,19 +51,19 @@ pub struct Consumer<S, H, D = Nowhere> {
     /// When the source is to be kept.
     pub(super) keep_at: Instant,
     /// When is looked for letters, and how many were taken.
-    pub(super) letters: Letters,
-    pub(super) upkeep: Upkeep,
+    pub(super) letters: Redelivery,
+    pub(super) upkeep: Pruner,
     pub(super) observer: Observer,
-    pub(super) ended: Ended,
+    pub(super) ended: ConsumerStats,
 }
 
 /// No place to bury messages: what cannot be handled is tried again for ever, and its key waits. With a handler that
 /// [gives up at once](Handler::gives_up_at_once) it only waits, until the process ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nowhere;
+pub struct NoDeadLetters;
 
-impl DeadLetters for Nowhere {
-    async fn bury(&self, _: &str, _: &Buried<'_>) -> Result<(), Failed> {
+impl DeadLetters for NoDeadLetters {
+    async fn dead_letter(&self, _: &str, _: &DeadLetter<'_>) -> Result<(), Failed> {
         Err(Failed::later("there is no place for dead letters; its key waits"))
     }
 }
@@ -73,7 +73,7 @@ impl DeadLetters for Nowhere {
 pub struct Stop(pub(in crate::inbox) watch::Sender<bool>);
 
 impl Stop {
-    /// Asks for the end. See [`ConsumerOptions::farewell`].
+    /// Asks for the end. See [`ConsumerOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -82,7 +82,7 @@ impl Stop {
 /// What a consumer did until it was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct ConsumerStats {
     /// Messages handled, those that had been handled before included.
     pub handled: u64,
     /// Failures, tries that were repeated included.
@@ -101,20 +101,20 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             name: name.to_owned(),
             source,
             handler: Arc::new(handler),
-            dead: Nowhere,
+            dead: NoDeadLetters,
             options,
             stop,
-            desk: Desk::default(),
-            calls: Calls::default(),
-            nameless: Vec::new(),
+            desk: KeyScheduler::default(),
+            calls: Workers::default(),
+            unidentified: Vec::new(),
             bury_until: None,
             untold: Vec::new(),
             lost: Vec::new(),
             keep_at: Instant::now(),
-            letters: Letters::default(),
-            upkeep: Upkeep::default(),
+            letters: Redelivery::default(),
+            upkeep: Pruner::default(),
             observer: Observer::new(name),
-            ended: Ended::default(),
+            ended: ConsumerStats::default(),
         }
     }
 
@@ -128,7 +128,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             stop,
             desk,
             calls,
-            nameless,
+            unidentified,
             bury_until,
             untold,
             lost,
@@ -148,7 +148,7 @@ impl<S: Source, H: Handler> Consumer<S, H> {
             stop,
             desk,
             calls,
-            nameless,
+            unidentified,
             bury_until,
             untold,
             lost,
@@ -172,8 +172,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Forgets marks there that are older than the [window](ConsumerOptions::window), beside the work and in bounded bites.
     /// Without it whoever has the inbox calls [`Inbox::prune_tx`](crate::inbox::Inbox::prune_tx).
     #[must_use]
-    pub fn forgets(mut self, marks: impl Marks) -> Self {
-        self.upkeep.bite = Some(window::bite(marks, &self.name));
+    pub fn forgets(mut self, marks: impl DedupPruner) -> Self {
+        self.upkeep.chunk = Some(retention::chunk(marks, &self.name));
         self
     }
 
@@ -187,7 +187,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     ///
     /// # Errors
     /// When trying again would not help the source. What is under way then may end before, as after a stop.
-    pub async fn run(mut self) -> Result<Ended, SourceError> {
+    pub async fn run(mut self) -> Result<ConsumerStats, SourceError> {
         let mut stopped = self.stop.subscribe();
         let mut pause = self.options.pause.0;
         let _forgetting = self.forget_marks();
@@ -207,7 +207,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
             let turned: Result<bool, SourceError> = turn.await;
             self.observe(|metrics| {
                 let (held, oldest) = self.desk.held();
-                metrics.holds(held + self.nameless.len(), oldest);
+                metrics.holds(held + self.unidentified.len(), oldest);
                 match &turned {
                     Ok(got_on) => {
                         if *got_on {
@@ -262,7 +262,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     /// Everything that was received and not settled.
     pub(super) fn held(&self) -> Vec<Receipt> {
         let mut held = self.desk.receipts();
-        held.extend(self.nameless.iter().map(|nameless| nameless.delivery.receipt));
+        held.extend(self.unidentified.iter().map(|unidentified| unidentified.delivery.receipt));
         held
     }
 
@@ -284,10 +284,10 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     async fn receive(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<bool, SourceError> {
         let now = Instant::now();
         let held = self.held();
-        let room = self.desk.room(self.nameless.len(), &self.options);
+        let room = self.desk.room(self.unidentified.len(), &self.options);
         let idle = self.calls.is_empty() && self.calls.ready(&self.desk, &self.options).is_empty();
-        let nameless = self.nameless.iter().map(|nameless| nameless.due);
-        let due = self.desk.due().into_iter().chain(self.letters.due()).chain(nameless).min();
+        let unidentified = self.unidentified.iter().map(|unidentified| unidentified.due);
+        let due = self.desk.due().into_iter().chain(self.letters.due()).chain(unidentified).min();
         let until_due = due.map_or(IDLE, |due| due.saturating_duration_since(now).min(IDLE));
         let wait = if idle { until_due } else { Duration::ZERO };
         // One that had nothing a moment ago is left alone for a while, where there is something else to do.
@@ -315,7 +315,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.calls.look.came();
             }
             if !came {
-                self.calls.look.nothing(Instant::now(), self.source.look_in());
+                self.calls.look.nothing(Instant::now(), self.source.poll_interval());
             }
             for delivery in received {
                 self.take_in(delivery);
@@ -340,12 +340,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         }
         self.observe(|metrics| metrics.lost(lost.len()));
         let behind = self.desk.drop_lost(&lost);
-        self.nameless.retain(|nameless| !lost.contains(&nameless.delivery.receipt));
+        self.unidentified.retain(|unidentified| !lost.contains(&unidentified.delivery.receipt));
         self.untold.retain(|(receipt, _)| !lost.contains(receipt));
-        self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Again)));
+        self.untold.extend(behind.into_iter().map(|receipt| (receipt, Settle::Nack)));
     }
 
-    pub(super) fn identify(&self, delivery: &Delivery) -> Result<Identity, Unnamed> {
+    pub(super) fn identify(&self, delivery: &Delivery) -> Result<Identity, MissingIdentity> {
         let source = self.options.source.as_deref().unwrap_or(&delivery.from);
         self.options.identify.identify_as(delivery, source)
     }
@@ -362,12 +362,12 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                     place = delivery.place,
                     "a message without a name"
                 );
-                self.nameless.push(Nameless::new(delivery, error, self.options.pause.0));
+                self.unidentified.push(Unidentified::new(delivery, error, self.options.pause.0));
             }
         }
     }
 
-    pub(super) async fn fold(&mut self, told: Vec<(Receipt, Tried)>, tried: &[Held]) {
+    pub(super) async fn fold(&mut self, told: Vec<(Receipt, AttemptResult)>, tried: &[Held]) {
         let of_letter = |held: &Held| held.letter.map(|letter| (held.receipt, letter));
         let letters: HashMap<Receipt, i64> = tried.iter().filter_map(of_letter).collect();
         let tried: HashMap<Receipt, &Held> = tried.iter().map(|held| (held.receipt, held)).collect();
@@ -377,7 +377,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         for (receipt, became) in
             told.iter().filter(|(receipt, _)| gives_up_at_once && !letters.contains_key(receipt))
         {
-            if let Tried::Failed { error, kind: FailedKind::Poison, .. } = became {
+            if let AttemptResult::Failed { error, kind: HandlerErrorKind::Poison, .. } = became {
                 self.desk.doom(*receipt, error);
             }
         }
@@ -391,7 +391,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
                 self.ended.handled += 1;
                 match letter {
                     Some(letter) => self.letter_handled(letter).await,
-                    None => self.untold.push((receipt, Settle::Done)),
+                    None => self.untold.push((receipt, Settle::Ack)),
                 }
             } else {
                 self.ended.failed += 1;

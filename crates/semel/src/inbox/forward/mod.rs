@@ -27,10 +27,10 @@ use http::Uri;
 use rustls::RootCertStore;
 
 use super::consumer::Failed;
-use super::modes::{Call, Work};
+use super::store_dedup::{Call, Work};
 use crate::http::client::Signals;
-use crate::post::{self, Poster, Sent};
-use crate::trust;
+use crate::http_post::{self, Poster, Sent};
+use crate::tls_roots;
 
 mod request;
 mod verdict;
@@ -73,7 +73,7 @@ impl ForwardOptions {
     /// When there is no certificate in it, or something else.
     pub fn trust(mut self, pem: &[u8]) -> Result<Self, ForwardError> {
         let bad = |why| ForwardError { message: format!("not a PEM file of certificate authorities: {why}") };
-        self.trust = Some(trust::of_pem(pem).map_err(bad)?);
+        self.trust = Some(tls_roots::of_pem(pem).map_err(bad)?);
         Ok(self)
     }
 
@@ -84,23 +84,23 @@ impl ForwardOptions {
     pub fn open(self) -> Result<Forward, ForwardError> {
         let poster =
             Poster::new([&self.uri].into_iter(), !self.public_only, self.attempt, self.trust.as_ref());
-        match poster.broken_by() {
+        match poster.violations() {
             Some(message) => Err(ForwardError { message }),
             None => Ok(Forward { inner: Arc::new(Inner { uri: self.uri, poster, attempt: self.attempt }) }),
         }
     }
 }
 
-/// Forwards messages to an HTTP endpoint: [work](Work) for a keyed [state machine](super::modes::StateMachine). Cheap to
+/// Forwards messages to an HTTP endpoint: [work](Work) for a keyed [state machine](super::store_dedup::ClaimFinish). Cheap to
 /// clone.
 ///
 /// ```
 /// use semel::inbox::forward::Forward;
-/// use semel::inbox::modes::Marks;
+/// use semel::inbox::store_dedup::Dedup;
 /// use semel::{Effect, Guard, store::memory::MemoryStore};
 ///
 /// let forward = Forward::to("http://127.0.0.1:3000/payments")?.open()?;
-/// let marks = Marks::new(&Guard::new(MemoryStore::new()), "billing")?;
+/// let marks = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
 /// let handler = marks.state_machine(Effect::Keyed, forward)?;
 /// # drop(handler); Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -122,7 +122,7 @@ impl Forward {
     /// When it is none.
     pub fn to(url: &str) -> Result<ForwardOptions, ForwardError> {
         let bad = |why| ForwardError { message: format!("{url:?} is no endpoint's address: {why}") };
-        let uri = post::endpoint(url).map_err(bad)?;
+        let uri = http_post::endpoint(url).map_err(bad)?;
         Ok(ForwardOptions { uri, public_only: false, trust: None, attempt: Duration::from_secs(10) })
     }
 

@@ -5,9 +5,9 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Uri};
 use http_body_util::Full;
 
+use crate::http_post::is_ours;
 use crate::inbox::consumer::Failed;
-use crate::inbox::modes::Call;
-use crate::post::is_ours;
+use crate::inbox::store_dedup::Call;
 use crate::sink::headers;
 
 /// Most bytes of names and values of the headers that a message brings. With more it is poison: servers refuse them, each
@@ -64,7 +64,7 @@ pub(super) fn of(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, Failed>
 mod tests {
     use super::*;
     use crate::inbox::Identity;
-    use crate::inbox::consumer::{FailedKind, Message};
+    use crate::inbox::consumer::{HandlerErrorKind, Message};
     use crate::source::{Delivery, Receipt};
 
     fn call(headers: &[(&str, &str)]) -> Call {
@@ -113,6 +113,6 @@ mod tests {
         let long = "x".repeat(HEADERS_BYTES_MAX - 1);
         assert!(of(&call(&[("a", &long)]), &"http://h".parse().unwrap()).is_ok());
         let failed = of(&call(&[("a", &long), ("b", "y")]), &"http://h".parse().unwrap()).unwrap_err();
-        assert_eq!(failed.kind(), FailedKind::Poison);
+        assert_eq!(failed.kind(), HandlerErrorKind::Poison);
     }
 }

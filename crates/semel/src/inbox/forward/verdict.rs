@@ -4,8 +4,8 @@ use http::Uri;
 
 use crate::http::client::Signals;
 use crate::http::problem::Code;
+use crate::http_post::Says;
 use crate::inbox::consumer::Failed;
-use crate::post::Says;
 
 /// `Err`: why it is not done, and whether trying again may help.
 pub(super) fn judge(uri: &Uri, signals: &Signals) -> Result<(), Failed> {
@@ -53,7 +53,7 @@ mod tests {
     use http::{HeaderMap, HeaderValue, StatusCode};
 
     use super::*;
-    use crate::inbox::consumer::{AFTER_MAX, FailedKind};
+    use crate::inbox::consumer::{AFTER_MAX, HandlerErrorKind};
 
     fn judged(status: u16, headers: &[(&'static str, &'static str)]) -> Result<(), Failed> {
         let headers: HeaderMap = headers
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn each_status_has_its_meaning() {
-        use FailedKind::{Later, Message, Poison};
+        use HandlerErrorKind::{Later, Message, Poison};
         for (status, kind, not_applied) in [
             (400, Poison, true),
             (401, Message, true),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_problem_says_more_than_its_status() {
-        use FailedKind::{Later, Poison};
+        use HandlerErrorKind::{Later, Poison};
         for (code, kind) in [
             ("IDEMPOTENCY_REQUEST_IN_PROGRESS", Later),
             ("IDEMPOTENCY_OUTCOME_UNCERTAIN", Poison),
@@ -118,7 +118,7 @@ mod tests {
         let headers = HeaderMap::from_iter([("retry-after".parse().unwrap(), HeaderValue::from_static("3"))]);
         let ours = read(StatusCode::ACCEPTED, &headers, br#"{"state":"in_progress","status_url":null}"#);
         let failed = ours.unwrap_err();
-        assert_eq!((failed.kind(), failed.pause()), (FailedKind::Later, Some(Duration::from_secs(3))));
+        assert_eq!((failed.kind(), failed.pause()), (HandlerErrorKind::Later, Some(Duration::from_secs(3))));
         assert_eq!(read(StatusCode::ACCEPTED, &headers, br#"{"state":"queued"}"#), Ok(()));
     }
 

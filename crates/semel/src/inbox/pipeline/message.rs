@@ -9,9 +9,9 @@ use rdkafka::message::{Header, Headers, OwnedHeaders, OwnedMessage};
 use rdkafka::producer::BaseRecord;
 
 use super::super::consumer::Message;
-use crate::sink::kafka::line::{Batch, Record, Ticket};
+use crate::sink::kafka::producer::{Batch, Record, Ticket};
 use crate::source::kafka::{Part, record};
-use crate::source::{Identify, Unnamed};
+use crate::source::{Identify, MissingIdentity};
 
 /// Why a message is in the dead-letter topic.
 pub const DEAD_ERROR: &str = "semel-dead-error";
@@ -84,7 +84,7 @@ impl Input {
     ///
     /// # Errors
     /// Where it has no id.
-    pub fn named(&self, identify: &Identify) -> Result<Message, Unnamed> {
+    pub fn named(&self, identify: &Identify) -> Result<Message, MissingIdentity> {
         let delivery = record::delivery(&self.0.message, &self.0.lineage);
         Ok(Message::new(identify.identify(&delivery)?, delivery))
     }

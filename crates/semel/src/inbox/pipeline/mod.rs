@@ -75,17 +75,17 @@
 //! **In doubt** (the broker was lost in a commit) everything begins again: taking the transactional ids over ends what was
 //! open, either way, and the committed offsets say where to go on.
 
-mod held;
+mod adaptive_batch;
+mod buffer;
 mod message;
-mod opening;
 mod options;
-mod pace;
 mod reader;
 mod run;
+mod startup;
 mod transaction;
 mod transform;
 
 pub use message::{DEAD_ERROR, DEAD_PLACE, Input, Output};
 pub use options::PipelineOptions;
-pub use run::{Ended, OUTPUTS_MAX, Pipeline, PipelineError};
+pub use run::{OUTPUTS_MAX, Pipeline, PipelineError, PipelineStats};
 pub use transform::Transform;

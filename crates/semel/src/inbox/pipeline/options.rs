@@ -15,7 +15,7 @@ pub struct PipelineOptions {
     pub(super) transform_timeout: Duration,
     pub(super) dead_letters: Option<String>,
     pub(super) dead_in_a_row_max: u32,
-    pub(super) farewell: Duration,
+    pub(super) drain_timeout: Duration,
 }
 
 impl Default for PipelineOptions {
@@ -30,7 +30,7 @@ impl Default for PipelineOptions {
             transform_timeout: Duration::from_secs(60),
             dead_letters: None,
             dead_in_a_row_max: 8,
-            farewell: Duration::from_secs(20),
+            drain_timeout: Duration::from_secs(20),
         }
     }
 }
@@ -105,8 +105,8 @@ impl PipelineOptions {
     }
     /// How long a transform under way may take to end after a stop: twenty seconds unless told otherwise. Then it is dropped,
     /// and its messages come again.
-    pub fn farewell(mut self, patience: Duration) -> Self {
-        self.farewell = patience;
+    pub fn drain_timeout(mut self, patience: Duration) -> Self {
+        self.drain_timeout = patience;
         self
     }
 }

@@ -7,12 +7,12 @@ use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, ConsumerGroupMetadata, Rebalance};
 use rdkafka::error::KafkaResult;
 
-use super::held::Held;
+use super::buffer::Buffer;
 use super::message::Input;
 use crate::source::SourceError;
 use crate::source::kafka::paused::Paused;
 use crate::source::kafka::reader::parts_of;
-use crate::source::kafka::{KafkaSourceOptions, trouble};
+use crate::source::kafka::{KafkaSourceOptions, error_class};
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
 const POLL_MAX: Duration = Duration::from_millis(250);
@@ -20,7 +20,7 @@ const POLL_MAX: Duration = Duration::from_millis(250);
 /// What the callbacks know. They run inside a poll.
 #[derive(Default)]
 pub(super) struct Group {
-    held: Mutex<Held>,
+    held: Mutex<Buffer>,
     paused: Paused,
 }
 
@@ -76,7 +76,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn held(&self) -> MutexGuard<'_, Buffer> {
         lock(&self.consumer.context().held)
     }
 
@@ -116,7 +116,7 @@ impl Reader {
     fn take(&self, wait: Duration, lineage: &Arc<str>) -> Result<bool, SourceError> {
         match self.consumer.poll(wait) {
             Some(Ok(message)) => self.held().came(Input::new(message.detach(), lineage)),
-            Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
+            Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
             None => return Ok(false),
         }
         Ok(true)

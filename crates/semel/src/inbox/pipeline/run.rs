@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use rdkafka::consumer::BaseConsumer;
 use tokio::sync::{oneshot, watch};
 
+use super::adaptive_batch::{AdaptiveBatch, Next};
 use super::message::{Input, Output};
-use super::opening::{self, Open};
 use super::options::PipelineOptions;
-use super::pace::{Next, Pace};
 use super::reader::Full;
+use super::startup::{self, Open};
 use super::transaction::{Engine, Transacted};
 use super::transform::Transform;
 use crate::crash;
@@ -20,9 +20,9 @@ use crate::inbox::consumer::run::asked_to_stop;
 use crate::inbox::consumer::{Failed, Stop};
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
-use crate::sink::kafka::line::Line;
+use crate::sink::kafka::producer::KafkaProducer;
 use crate::source::SourceError;
-use crate::source::kafka::{KafkaSourceOptions, closing};
+use crate::source::kafka::{KafkaSourceOptions, shutdown};
 
 /// How long messages are waited for in one turn, where there is nothing else to do.
 const IDLE: Duration = Duration::from_secs(1);
@@ -38,17 +38,17 @@ pub struct Pipeline<T> {
     options: PipelineOptions,
     stop: watch::Sender<bool>,
     engine: Open,
-    pace: Pace,
+    pace: AdaptiveBatch,
     /// The next messages were taken in already, while a transaction was on its way.
     filled: bool,
     dead_in_a_row: u32,
-    ended: Ended,
+    ended: PipelineStats,
 }
 
 /// What a pipeline did until it was stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct PipelineStats {
     /// Messages committed, buried ones included.
     pub messages: u64,
     /// Outputs committed, dead letters included.
@@ -139,17 +139,17 @@ impl<T: Transform> Pipeline<T> {
         };
         let ids = transactional_ids(&source.group, &name);
         // Tried once, so that a mistake in the configuration is told here.
-        drop(Line::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
+        drop(KafkaProducer::open(&sink.transactional(&ids[0])).map_err(|error| setup(&error))?);
         let consumer: BaseConsumer = source.consumer().create().map_err(|error| setup(&error))?;
-        closing::aside(move || drop(consumer));
+        shutdown::aside(move || drop(consumer));
         let (stop, _) = watch::channel(false);
         Ok(Self {
-            pace: Pace::new(options.batch_max, options.tries_max),
+            pace: AdaptiveBatch::new(options.batch_max, options.tries_max),
             transform: Arc::new(transform),
             engine: Open::default(),
             filled: false,
             dead_in_a_row: 0,
-            ended: Ended::default(),
+            ended: PipelineStats::default(),
             source,
             sink,
             ids,
@@ -158,7 +158,7 @@ impl<T: Transform> Pipeline<T> {
         })
     }
 
-    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::farewell`]). A
+    /// Stops it: what is being transformed is committed, if it does not take too long ([`PipelineOptions::drain_timeout`]). A
     /// broker that is away is not waited for, except by a transaction under way: that may take the sink's
     /// [timeout](KafkaOptions::timeout), and ten seconds more to be aborted. Leaving the group takes at most the source's
     /// [timeout](KafkaSourceOptions::timeout).
@@ -170,7 +170,7 @@ impl<T: Transform> Pipeline<T> {
     ///
     /// # Errors
     /// When trying again would not help. What was not committed comes again.
-    pub async fn run(mut self) -> Result<Ended, PipelineError> {
+    pub async fn run(mut self) -> Result<PipelineStats, PipelineError> {
         let mut stopped = self.stop.subscribe();
         let worked = self.work(&mut stopped).await;
         if let Err(error) = &worked {
@@ -237,7 +237,7 @@ impl<T: Transform> Pipeline<T> {
                 Made::Failed(failed) => match self.pace.failed(tried.len(), failed.kind()) {
                     Next::Blame => {
                         dead = true;
-                        vec![self.bury(&tried, &failed)?]
+                        vec![self.dead_letter(&tried, &failed)?]
                     }
                     next => {
                         let (error, messages) = (failed.to_string(), tried.len());
@@ -303,7 +303,7 @@ impl<T: Transform> Pipeline<T> {
     }
 
     /// The dead letter of the only message that was tried, or why it is not to be buried.
-    fn bury(&self, tried: &[Input], failed: &Failed) -> Result<Output, PipelineError> {
+    fn dead_letter(&self, tried: &[Input], failed: &Failed) -> Result<Output, PipelineError> {
         let (place, error) = (tried[0].place(), failed.to_string());
         let Some(topic) = &self.options.dead_letters else {
             return Err(PipelineError::Poison { place, error });
@@ -319,7 +319,7 @@ impl<T: Transform> Pipeline<T> {
     /// committed offsets say where it goes on.
     async fn begin(&mut self, stopped: &mut watch::Receiver<bool>) -> Option<Arc<Engine>> {
         if self.engine.get().is_none() {
-            let opening = opening::open(self.source.clone(), self.sink.clone(), self.ids.clone());
+            let opening = startup::open(self.source.clone(), self.sink.clone(), self.ids.clone());
             let opened = tokio::select! {
                 opened = opening => opened,
                 () = asked_to_stop(stopped) => return None,
@@ -348,7 +348,7 @@ impl<T: Transform> Pipeline<T> {
     /// Leaves the group, whose others then get the partitions. A broker that does not answer is not waited for.
     async fn leave(&mut self) {
         let Some(engine) = self.engine.take() else { return };
-        if !closing::close(self.source.timeout, move || drop(engine)).await {
+        if !shutdown::close(self.source.timeout, move || drop(engine)).await {
             tracing::warn!(group = self.source.group, "Kafka did not answer a consumer that leaves");
         }
     }
@@ -399,7 +399,7 @@ impl<T: Transform> Pipeline<T> {
                 false => Err(Failed::new(format!("it made more than {OUTPUTS_MAX} outputs of one batch"))),
             }
         };
-        let mut over = std::pin::pin!(farewell(stopped.clone(), self.options.farewell));
+        let mut over = std::pin::pin!(drain_timeout(stopped.clone(), self.options.drain_timeout));
         let mut calling = std::pin::pin!(call("the transform", work, self.options.transform_timeout));
         loop {
             tokio::select! {
@@ -492,7 +492,7 @@ async fn apart(work: impl FnOnce() -> Result<(), SourceError> + Send + 'static) 
 }
 
 /// Ends when the time after a stop is over.
-async fn farewell(mut stopped: watch::Receiver<bool>, patience: Duration) {
+async fn drain_timeout(mut stopped: watch::Receiver<bool>, patience: Duration) {
     asked_to_stop(&mut stopped).await;
     tokio::time::sleep(patience).await;
 }

@@ -16,15 +16,15 @@ use std::time::Instant;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::producer::Producer;
 
-use super::held;
+use super::buffer;
 use super::message::{Input, Output};
 use super::reader::Reader;
 use crate::crash;
 use crate::sink::SinkError;
-use crate::sink::kafka::line::{Batch, Report, is_librdkafkas};
-use crate::sink::kafka::steps::{Failed, Steps, left};
-use crate::sink::kafka::turns::Turns;
-use crate::sink::kafka::verdict::{self, Verdict};
+use crate::sink::kafka::error_class::{self, ErrorClass};
+use crate::sink::kafka::producer::{Batch, Report, is_librdkafkas};
+use crate::sink::kafka::producer_pair::ProducerPair;
+use crate::sink::kafka::transaction_steps::{Failed, TransactionSteps, left};
 use crate::sink::kafka::{KafkaOptions, is_unknown_topic, version};
 use crate::source::kafka::KafkaSourceOptions;
 use crate::source::kafka::reader::list;
@@ -47,7 +47,7 @@ pub(super) enum Transacted {
 /// A consumer and two producers.
 pub(super) struct Engine {
     pub(super) reader: Reader,
-    turns: Mutex<Turns>,
+    turns: Mutex<ProducerPair>,
     options: KafkaOptions,
 }
 
@@ -60,7 +60,7 @@ impl Engine {
         ids: &[String; 2],
         wanted: impl Fn() -> bool,
     ) -> Result<Self, SinkError> {
-        let turns = Turns::open(sink, ids.clone())?;
+        let turns = ProducerPair::open(sink, ids.clone())?;
         turns.fence(Instant::now() + sink.timeout, &wanted)?;
         if !wanted() {
             return Err(SinkError::not_published("nobody wants it any more"));
@@ -74,7 +74,7 @@ impl Engine {
     /// What these messages were made to, and that they are done, in one transaction.
     pub(super) fn transact(&self, tried: &[Input], outputs: &[Output]) -> Transacted {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let run = |steps: Steps<'_>| {
+        let run = |steps: TransactionSteps<'_>| {
             Transaction { steps, options: &self.options }.run(&self.reader, tried, outputs)
         };
         match turns.transact(run, |failed| matches!(failed, Transacted::Again(_))) {
@@ -89,7 +89,7 @@ impl Engine {
 }
 
 struct Transaction<'a> {
-    steps: Steps<'a>,
+    steps: TransactionSteps<'a>,
     options: &'a KafkaOptions,
 }
 
@@ -98,7 +98,7 @@ impl Transaction<'_> {
         let until = Instant::now() + self.options.timeout;
         let stale = || Transacted::Stale("partitions were taken away".to_owned());
         let credentials = reader.credentials().ok_or_else(stale)?;
-        let Some(offsets) = list(&held::positions(tried)) else { return Err(stale()) };
+        let Some(offsets) = list(&buffer::positions(tried)) else { return Err(stale()) };
         self.steps.begin().map_err(ended)?;
         let batch = Batch::of(outputs.len());
         for (place, output) in outputs.iter().enumerate() {
@@ -166,11 +166,13 @@ impl Transaction<'_> {
     fn judged(&self, topic: &str, code: Code, outputs: usize) -> Transacted {
         let told = format!(
             "Kafka did not take an output (of {outputs}) for {topic}: {code}{}",
-            verdict::advice(code)
+            error_class::advice(code)
         );
         match code {
             Code::QueueFull | Code::MessageTimedOut => Transacted::Lost(SinkError::maybe_published(told)),
-            _ if verdict::of(code, self.options.missing) == Verdict::Refused => Transacted::Refused(told),
+            _ if error_class::of(code, self.options.missing) == ErrorClass::Refused => {
+                Transacted::Refused(told)
+            }
             // librdkafka remembers for minutes that a topic is not there; a new producer asks again.
             _ if is_unknown_topic(code) => Transacted::Lost(SinkError::not_published(told)),
             _ => Transacted::Aborted(told),
@@ -185,7 +187,7 @@ impl Transaction<'_> {
             return ended(self.steps.lost(error));
         }
         let stale = matches!(
-            verdict::code(error),
+            error_class::code(error),
             Code::IllegalGeneration
                 | Code::UnknownMemberId
                 | Code::FencedInstanceId

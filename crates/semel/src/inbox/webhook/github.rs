@@ -2,8 +2,8 @@
 
 use http::HeaderMap;
 
+use super::event_id::{EventId, Place};
 use super::header::{self, hex};
-use super::naming::{Naming, Place};
 use super::secrets::Secrets;
 use super::verifier::{Refusal, Verified, Verifier, VerifierError};
 
@@ -20,7 +20,7 @@ const HEADER: &str = "x-hub-signature-256";
 #[must_use]
 pub struct Github {
     secrets: Secrets,
-    naming: Naming,
+    naming: EventId,
 }
 
 impl Github {
@@ -30,7 +30,7 @@ impl Github {
     /// When one is none, or there are none or too many.
     pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
         let naming =
-            Naming { id: Place::header("x-github-delivery")?, kind: Some(Place::header("x-github-event")?) };
+            EventId { id: Place::header("x-github-delivery")?, kind: Some(Place::header("x-github-event")?) };
         Ok(Self { secrets: Secrets::text(secrets)?, naming })
     }
 

@@ -78,26 +78,26 @@
 //! ([`WEBHOOK`](crate::observe::names::WEBHOOK)). More is in `docs/webhooks.md`.
 
 mod answer;
+mod event_id;
 mod github;
 mod header;
-mod moment;
-mod naming;
-mod plain;
+mod hmac;
 mod received;
 mod receiver;
 mod secrets;
 mod service;
 mod standard;
 mod stripe;
+mod timestamp;
 mod verifier;
 
 pub use answer::ReceiverBody;
 pub use github::Github;
-pub use moment::TOLERANCE;
-pub use plain::PlainHmac;
+pub use hmac::PlainHmac;
 pub use received::{Done, Received};
 pub use receiver::{BODY_BYTES_MAX, BODY_TIME_MAX, HANDLER_TIME_MAX, IN_FLIGHT_MAX, Tenant, WebhookReceiver};
 pub use secrets::{SECRETS_MAX, SIGNATURES_MAX};
 pub use standard::StandardWebhooks;
 pub use stripe::Stripe;
+pub use timestamp::TOLERANCE;
 pub use verifier::{Refusal, Verified, Verifier, VerifierError};

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::event_id::{Place, Signed};
 use super::header::{self, base64};
-use super::moment::Tolerance;
-use super::naming::{Place, Signed};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
+use super::timestamp::Tolerance;
 use super::verifier::{Refusal, Verified, Verifier, VerifierError};
 use crate::signature::standard_parts;
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use super::event_id::{EventId, Place};
 use super::header::{self, hex};
-use super::moment::Tolerance;
-use super::naming::{Naming, Place};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
+use super::timestamp::Tolerance;
 use super::verifier::{Refusal, Verified, Verifier, VerifierError};
 
 const HEADER: &str = "stripe-signature";
@@ -19,7 +19,7 @@ const HEADER: &str = "stripe-signature";
 pub struct Stripe {
     secrets: Secrets,
     tolerance: Tolerance,
-    naming: Naming,
+    naming: EventId,
 }
 
 impl Stripe {
@@ -28,7 +28,7 @@ impl Stripe {
     /// # Errors
     /// When one is none, or there are none or too many.
     pub fn new(secrets: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, VerifierError> {
-        let naming = Naming { id: Place::json("/id")?, kind: Some(Place::json("/type")?) };
+        let naming = EventId { id: Place::json("/id")?, kind: Some(Place::json("/type")?) };
         Ok(Self { secrets: Secrets::text(secrets)?, tolerance: Tolerance::default(), naming })
     }
 

@@ -8,8 +8,8 @@ use super::options::{Cdc, CdcOutbox, Names};
 use super::setup::{self, Published};
 use super::slot::Known;
 use super::table::Table;
-use crate::relay::poll::postgres::link::{Link, get};
-use crate::relay::source::SourceError;
+use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::statement::Sql;
 
 /// Less than this is soon used up by a sink that is down.
@@ -20,7 +20,7 @@ const KEEP_BYTES_MIN: i64 = 1 << 30;
 #[non_exhaustive]
 pub struct Finding {
     /// How grave it is.
-    pub gravity: Gravity,
+    pub gravity: Severity,
     /// What was looked at, in a word or two.
     pub about: &'static str,
     /// What was found, and what to do.
@@ -30,7 +30,7 @@ pub struct Finding {
 /// How grave a finding is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
-pub enum Gravity {
+pub enum Severity {
     /// As it should be.
     Fine,
     /// It works, and there is something to know.
@@ -42,24 +42,24 @@ pub enum Gravity {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gravity = match self.gravity {
-            Gravity::Fine => "ok",
-            Gravity::Warning => "warning",
-            Gravity::Error => "error",
+            Severity::Fine => "ok",
+            Severity::Warning => "warning",
+            Severity::Error => "error",
         };
         write!(f, "{gravity}: {}: {}", self.about, self.says)
     }
 }
 
-fn found(gravity: Gravity, about: &'static str, says: impl Into<String>) -> Finding {
+fn found(gravity: Severity, about: &'static str, says: impl Into<String>) -> Finding {
     Finding { gravity, about, says: says.into() }
 }
 
 impl CdcOutbox {
     /// Looks at the server, the rights, the slot and the publication. Changes nothing. An error here means that the
     /// server could not be asked; a standby is one.
-    pub async fn check(&self) -> Result<Vec<Finding>, SourceError> {
+    pub async fn check(&self) -> Result<Vec<Finding>, OutboxReaderError> {
         let cdc = &self.cdc;
-        let link = Link::open(&cdc.outbox, Uuid::nil()).await?;
+        let link = LeasedSession::open(&cdc.outbox, Uuid::nil()).await?;
         let names = cdc.stream.names(link.lineage.store());
         let table = setup::table(&link, cdc.stream.table.as_ref()).await?;
         let known = Known::ask(&link, &names.slot).await?;
@@ -70,14 +70,18 @@ impl CdcOutbox {
         if table.routed.is_some() {
             let says = "should the slot be lost, events of rows that are deleted by then are lost, and the relay stops; \
                         keep rows for a while to be able to look";
-            findings.push(found(Gravity::Warning, "table", says));
+            findings.push(found(Severity::Warning, "table", says));
         }
         link.close().await;
         Ok(findings)
     }
 }
 
-async fn server(link: &Link, has_slot: bool, findings: &mut Vec<Finding>) -> Result<(), SourceError> {
+async fn server(
+    link: &LeasedSession,
+    has_slot: bool,
+    findings: &mut Vec<Finding>,
+) -> Result<(), OutboxReaderError> {
     static ASK: Sql = Sql {
         text: "SELECT current_setting('wal_level'),
                       (SELECT bool_or(rolreplication OR rolsuper) FROM pg_roles WHERE rolname = current_user),
@@ -93,49 +97,49 @@ async fn server(link: &Link, has_slot: bool, findings: &mut Vec<Finding>) -> Res
     let Some(row) = rows.first() else { return Ok(()) };
     let level: String = get(row, 0)?;
     findings.push(if level == "logical" {
-        found(Gravity::Fine, "wal_level", "logical")
+        found(Severity::Fine, "wal_level", "logical")
     } else {
-        found(Gravity::Error, "wal_level", format!("{level}: set it to logical, and restart the server"))
+        found(Severity::Error, "wal_level", format!("{level}: set it to logical, and restart the server"))
     });
     findings.push(if get::<Option<bool>>(row, 1)?.unwrap_or(false) {
-        found(Gravity::Fine, "rights", "this user may replicate")
+        found(Severity::Fine, "rights", "this user may replicate")
     } else {
-        found(Gravity::Error, "rights", "this user may not replicate: ALTER ROLE … REPLICATION")
+        found(Severity::Error, "rights", "this user may not replicate: ALTER ROLE … REPLICATION")
     });
     let (slots_max, slots): (i64, i64) = (get(row, 2)?, get(row, 3)?);
     findings.push(if slots < slots_max || has_slot {
-        found(Gravity::Fine, "slots", format!("{slots} of {slots_max} used"))
+        found(Severity::Fine, "slots", format!("{slots} of {slots_max} used"))
     } else {
         found(
-            Gravity::Error,
+            Severity::Error,
             "slots",
             format!("all {slots_max} used: raise max_replication_slots, or drop one"),
         )
     });
     let (senders_max, senders): (i64, i64) = (get(row, 4)?, get(row, 5)?);
     findings.push(if senders < senders_max {
-        found(Gravity::Fine, "senders", format!("{senders} of {senders_max} used"))
+        found(Severity::Fine, "senders", format!("{senders} of {senders_max} used"))
     } else {
-        found(Gravity::Error, "senders", format!("all {senders_max} used: raise max_wal_senders"))
+        found(Severity::Error, "senders", format!("all {senders_max} used: raise max_wal_senders"))
     });
     // In megabytes.
     let keep: i64 = get::<Option<i64>>(row, 6)?.unwrap_or(-1);
     findings.push(match keep {
         ..0 => found(
-            Gravity::Warning,
+            Severity::Warning,
             "max_slot_wal_keep_size",
             "not set: while no relay runs the slot fills the server's disk; set it, the table has all events",
         ),
         _ if keep.saturating_mul(1 << 20) < KEEP_BYTES_MIN => found(
-            Gravity::Warning,
+            Severity::Warning,
             "max_slot_wal_keep_size",
             format!("{keep} MB is little: the slot is soon lost, and its events come from the table"),
         ),
-        _ => found(Gravity::Fine, "max_slot_wal_keep_size", format!("{keep} MB")),
+        _ => found(Severity::Fine, "max_slot_wal_keep_size", format!("{keep} MB")),
     });
     if get::<Option<i64>>(row, 7)? == Some(0) {
         let says = "0: a connection that is dead is never noticed; the default is 60s";
-        findings.push(found(Gravity::Warning, "wal_sender_timeout", says));
+        findings.push(found(Severity::Warning, "wal_sender_timeout", says));
     }
     Ok(())
 }
@@ -143,28 +147,30 @@ async fn server(link: &Link, has_slot: bool, findings: &mut Vec<Finding>) -> Res
 fn slot(cdc: &Cdc, names: &Names, known: &Known, findings: &mut Vec<Finding>) {
     let name = &names.slot;
     findings.push(match &known.slot {
-        None if cdc.stream.create => found(Gravity::Fine, "slot", format!("{name} will be made")),
+        None if cdc.stream.create => found(Severity::Fine, "slot", format!("{name} will be made")),
         None => found(
-            Gravity::Error,
+            Severity::Error,
             "slot",
             format!("{name} is not there: SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')"),
         ),
         Some(slot) if slot.plugin != "pgoutput" || !slot.here => found(
-            Gravity::Error,
+            Severity::Error,
             "slot",
             format!("{name} is not one of pgoutput in this database; name another"),
         ),
-        Some(slot) if slot.lost => {
-            found(Gravity::Warning, "slot", format!("{name} is lost ({}); it is made anew", known.wal_status))
-        }
+        Some(slot) if slot.lost => found(
+            Severity::Warning,
+            "slot",
+            format!("{name} is lost ({}); it is made anew", known.wal_status),
+        ),
         Some(slot) => {
             let held = known.held_bytes.unwrap_or(0);
             let (user, status) =
                 (slot.used_by.map_or("nobody".into(), |pid| format!("pid {pid}")), &known.wal_status);
             let gravity = if status == "unreserved" || held > cdc.stream.warn_bytes {
-                Gravity::Warning
+                Severity::Warning
             } else {
-                Gravity::Fine
+                Severity::Fine
             };
             found(
                 gravity,
@@ -177,36 +183,36 @@ fn slot(cdc: &Cdc, names: &Names, known: &Known, findings: &mut Vec<Finding>) {
 
 async fn publication(
     cdc: &Cdc,
-    link: &Link,
+    link: &LeasedSession,
     names: &Names,
     table: &Table,
     findings: &mut Vec<Finding>,
-) -> Result<(), SourceError> {
+) -> Result<(), OutboxReaderError> {
     let name = &names.publication;
     findings.push(match setup::published(link, names, table).await? {
-        None if cdc.stream.create => found(Gravity::Fine, "publication", format!("{name} will be made")),
-        None => found(Gravity::Error, "publication", setup::create_publication(names, table)),
+        None if cdc.stream.create => found(Severity::Fine, "publication", format!("{name} will be made")),
+        None => found(Severity::Error, "publication", setup::create_publication(names, table)),
         Some(Published { ours: false, .. }) => found(
-            Gravity::Error,
+            Severity::Error,
             "publication",
             format!("{name} does not have {}.{}: ALTER PUBLICATION … ADD TABLE", table.schema, table.name),
         ),
         Some(Published { inserts: false, .. }) => {
-            found(Gravity::Error, "publication", format!("{name} has no inserts: SET (publish = 'insert')"))
+            found(Severity::Error, "publication", format!("{name} has no inserts: SET (publish = 'insert')"))
         }
         Some(published @ Published { filtered: true, .. }) => {
-            found(Gravity::Error, "publication", published.leaves_out(names, table).unwrap_or_default())
+            found(Severity::Error, "publication", published.leaves_out(names, table).unwrap_or_default())
         }
         Some(Published { other_tables, more_than_inserts, .. }) if other_tables > 0 || more_than_inserts => {
             found(
-                Gravity::Warning,
+                Severity::Warning,
                 "publication",
                 format!(
                     "{name} has more than the inserts into our table: all of it is sent, and left out here"
                 ),
             )
         }
-        Some(_) => found(Gravity::Fine, "publication", format!("{name} has the inserts into our table")),
+        Some(_) => found(Severity::Fine, "publication", format!("{name} has the inserts into our table")),
     });
     Ok(())
 }

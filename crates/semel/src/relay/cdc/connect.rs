@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio_postgres::Config;
 use tokio_postgres::config::{ChannelBinding, Host, SslMode};
 
-use super::broken::Broken;
+use super::error::CdcError;
 use super::pgoutput::Input;
-use super::wire::{Frame, Wire};
-use crate::relay::poll::postgres::link::{ANY_BYTES, Link};
+use super::replication_connection::{Frame, ReplicationConnection};
+use crate::relay::poll::postgres::leased_session::{ANY_BYTES, LeasedSession};
 use crate::store::postgres::connect::{Connections, Duplex};
 use crate::store::postgres::statement::Sql;
 
@@ -23,19 +23,19 @@ const SETTINGS: &str = "-c bytea_output=hex -c DateStyle=ISO -c statement_timeou
     -c idle_in_transaction_session_timeout=0 -c extra_float_digits=1";
 
 /// Connects, for replication, within a bound.
-pub(super) async fn connect(connections: &Connections) -> Result<Wire, Broken> {
+pub(super) async fn connect(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
     let patience = connections.options.connect_timeout();
     match tokio::time::timeout(patience, any(connections)).await {
         Ok(wire) => wire,
-        Err(_) => Err(Broken::Late(patience)),
+        Err(_) => Err(CdcError::Late(patience)),
     }
 }
 
 /// The first host that takes writes, as it is for SQL: only there is a slot of ours. After a promotion the standby may be
 /// named before the primary.
-async fn any(connections: &Connections) -> Result<Wire, Broken> {
+async fn any(connections: &Connections) -> Result<ReplicationConnection, CdcError> {
     let config = connections.options.config();
-    let mut last = Broken::Refused("the URL names no host".into());
+    let mut last = CdcError::Refused("the URL names no host".into());
     let ports = config.get_ports();
     for (at, host) in config.get_hosts().iter().enumerate() {
         let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
@@ -47,19 +47,29 @@ async fn any(connections: &Connections) -> Result<Wire, Broken> {
     Err(last)
 }
 
-async fn primary(connections: &Connections, config: &Config, host: &Host, port: u16) -> Result<Wire, Broken> {
+async fn primary(
+    connections: &Connections,
+    config: &Config,
+    host: &Host,
+    port: u16,
+) -> Result<ReplicationConnection, CdcError> {
     let mut wire = one(connections, config, host, port).await?;
     let rows = wire.command("SELECT pg_is_in_recovery()").await?;
     match rows.first().and_then(|row| row.first()) {
         Some(Some(standby)) if standby == "f" => Ok(wire),
         _ => {
             let message = "the server is a standby".to_owned();
-            Err(Broken::Server { state: "25006".into(), message })
+            Err(CdcError::Server { state: "25006".into(), message })
         }
     }
 }
 
-async fn one(connections: &Connections, config: &Config, host: &Host, port: u16) -> Result<Wire, Broken> {
+async fn one(
+    connections: &Connections,
+    config: &Config,
+    host: &Host,
+    port: u16,
+) -> Result<ReplicationConnection, CdcError> {
     let socket: Box<dyn Duplex> = match host {
         Host::Tcp(name) => {
             let socket = TcpStream::connect((name.as_str(), port)).await?;
@@ -71,7 +81,7 @@ async fn one(connections: &Connections, config: &Config, host: &Host, port: u16)
             Box::new(tokio::net::UnixStream::connect(path.join(format!(".s.PGSQL.{port}"))).await?)
         }
     };
-    let mut wire = Wire::new(socket);
+    let mut wire = ReplicationConnection::new(socket);
     greet(&mut wire, config).await?;
     Ok(wire)
 }
@@ -82,7 +92,7 @@ async fn secure(
     config: &Config,
     name: &str,
     mut socket: TcpStream,
-) -> Result<Box<dyn Duplex>, Broken> {
+) -> Result<Box<dyn Duplex>, CdcError> {
     if config.get_ssl_mode() == SslMode::Disable || !connections.can_secure() {
         return Ok(Box::new(socket));
     }
@@ -91,16 +101,16 @@ async fn secure(
     socket.write_all(&request).await?;
     // One byte and no more: whatever came behind it in the clear would be taken for the server's word.
     if socket.read_u8().await? == b'S' {
-        return connections.secure(name, socket).await.map_err(Broken::Refused);
+        return connections.secure(name, socket).await.map_err(CdcError::Refused);
     }
     match config.get_ssl_mode() {
-        SslMode::Require => Err(Broken::Refused("the server has no TLS, and ?sslmode= asks for it".into())),
+        SslMode::Require => Err(CdcError::Refused("the server has no TLS, and ?sslmode= asks for it".into())),
         _ => Ok(Box::new(socket)),
     }
 }
 
-async fn greet(wire: &mut Wire, config: &Config) -> Result<(), Broken> {
-    let user = config.get_user().ok_or_else(|| Broken::Refused("the URL names no user".into()))?;
+async fn greet(wire: &mut ReplicationConnection, config: &Config) -> Result<(), CdcError> {
+    let user = config.get_user().ok_or_else(|| CdcError::Refused("the URL names no user".into()))?;
     let said = [
         ("client_encoding", "UTF8"),
         ("user", user),
@@ -130,17 +140,22 @@ struct Secret<'a> {
 }
 
 impl Secret<'_> {
-    async fn answer(&mut self, wire: &mut Wire, config: &Config, body: Bytes) -> Result<(), Broken> {
+    async fn answer(
+        &mut self,
+        wire: &mut ReplicationConnection,
+        config: &Config,
+        body: Bytes,
+    ) -> Result<(), CdcError> {
         let mut input = Input(body);
         let asked = input.u32()?;
         if asked == 0 {
             return Ok(());
         }
         if config.get_channel_binding() == ChannelBinding::Require {
-            return Err(Broken::Refused("replication connections have no channel binding".into()));
+            return Err(CdcError::Refused("replication connections have no channel binding".into()));
         }
-        let password = self.password.ok_or_else(|| Broken::Refused("the URL has no password".into()))?;
-        let lost = || Broken::Nonsense("an answer to nothing that was asked".into());
+        let password = self.password.ok_or_else(|| CdcError::Refused("the URL has no password".into()))?;
+        let lost = || CdcError::Nonsense("an answer to nothing that was asked".into());
         match asked {
             3 => wire.put(|output| frontend::password_message(password, output))?,
             5 => {
@@ -162,7 +177,9 @@ impl Secret<'_> {
             }
             12 => self.scram.as_mut().ok_or_else(lost)?.finish(&input.0)?,
             _ => {
-                return Err(Broken::Refused("the server asks for a proof of identity we do not have".into()));
+                return Err(CdcError::Refused(
+                    "the server asks for a proof of identity we do not have".into(),
+                ));
             }
         }
         wire.flush().await
@@ -177,18 +194,18 @@ pub(super) struct System {
 }
 
 impl System {
-    pub(super) async fn ask(wire: &mut Wire, patience: Duration) -> Result<Self, Broken> {
+    pub(super) async fn ask(wire: &mut ReplicationConnection, patience: Duration) -> Result<Self, CdcError> {
         let rows = tokio::time::timeout(patience, wire.command("IDENTIFY_SYSTEM")).await;
-        let rows = rows.map_err(|_| Broken::Late(patience))??;
+        let rows = rows.map_err(|_| CdcError::Late(patience))??;
         let mut row = rows.into_iter().next().into_iter().flatten();
         match (row.next().flatten(), row.next().flatten()) {
             (Some(id), Some(timeline)) => Ok(Self { id, timeline }),
-            _ => Err(Broken::Nonsense("the server does not say who it is".into())),
+            _ => Err(CdcError::Nonsense("the server does not say who it is".into())),
         }
     }
 
     /// Whether the connection for SQL is to the same: of several hosts another may have answered.
-    pub(super) async fn is_of(&self, link: &Link) -> Result<(), Broken> {
+    pub(super) async fn is_of(&self, link: &LeasedSession) -> Result<(), CdcError> {
         static WHO: Sql = Sql { text: "SELECT system_identifier::text FROM pg_control_system()", types: &[] };
         // Where that may not be asked it is not known.
         match link.query(&WHO, &[]).await.ok().and_then(|rows| rows.first()?.try_get::<_, String>(0).ok()) {
@@ -197,11 +214,11 @@ impl System {
         }
     }
 
-    pub(super) fn must_be(&self, id: &str) -> Result<(), Broken> {
+    pub(super) fn must_be(&self, id: &str) -> Result<(), CdcError> {
         if self.id == id {
             return Ok(());
         }
         let message = format!("one connection is to the cluster {}, another to {id}", self.id);
-        Err(Broken::Server { state: "25006".into(), message })
+        Err(CdcError::Server { state: "25006".into(), message })
     }
 }

@@ -4,11 +4,11 @@ use tokio_postgres::types::Type;
 
 use super::held_by;
 use super::options::Cdc;
-use crate::relay::poll::postgres::link::{Link, get};
-use crate::relay::source::{Lag, Pending, SourceError};
+use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pending};
+use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::store::postgres::statement::Sql;
 
-pub(super) async fn lag(cdc: &Cdc, link: &Link, slot: &str) -> Result<Lag, SourceError> {
+pub(super) async fn lag(cdc: &Cdc, link: &LeasedSession, slot: &str) -> Result<Lag, OutboxReaderError> {
     // From where the server has to read again: a transaction that is open keeps it behind all that was confirmed.
     static KEPT: Sql = Sql {
         text: "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), restart_lsn)::bigint
@@ -23,14 +23,14 @@ pub(super) async fn lag(cdc: &Cdc, link: &Link, slot: &str) -> Result<Lag, Sourc
     Ok(lag)
 }
 
-pub(super) async fn any_parked(link: &Link) -> Result<bool, SourceError> {
+pub(super) async fn any_parked(link: &LeasedSession) -> Result<bool, OutboxReaderError> {
     static ANY: Sql = Sql { text: "SELECT EXISTS (SELECT FROM semel_outbox_parked_key)", types: &[] };
     let rows = link.query(&ANY, &[]).await?;
     Ok(rows.first().map_or(Ok(true), |row| get(row, 0))?)
 }
 
 /// Marks events whose key is parked. Only the relay that is active parks keys and sets them free.
-pub(super) async fn mark_held(link: &Link, events: &mut [Pending]) -> Result<(), SourceError> {
+pub(super) async fn mark_held(link: &LeasedSession, events: &mut [Pending]) -> Result<(), OutboxReaderError> {
     static PARKED: Sql = Sql {
         text: "SELECT key FROM semel_outbox_parked_key WHERE key = ANY ($1::text[])",
         types: &[Type::TEXT_ARRAY],

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! - **Place.** An event's place is the place of its commit in the log and its number in the transaction: a commit alone
-//!   does not name an event. With the lineage (tables, cluster, timeline) it is the batch's [position](super::source::Position).
+//!   does not name an event. With the lineage (tables, cluster, timeline) it is the batch's [position](super::outbox_reader::Position).
 //! - **Crash.** The stream begins again where the server knows us to be, and gives everything from there again: the
 //!   same events with the same ids in the same order. What is written down as done is left out, and for a sink that
 //!   keeps the position all that it has.
@@ -21,65 +21,67 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | `active` | the relay that is active: leader by lease, connected to the slot |
-//! | `find` | the next batch: due parked events, then the table scan, then the stream |
-//! | `stream`, `reader` | the slot's stream in batches; from messages to events |
+//! | `leader` | the relay that is active: leader by lease, connected to the slot |
+//! | `next_batch` | the next batch: due parked events, then the table scan, then the stream |
+//! | `stream`, `decoder` | the slot's stream in batches; from messages to events |
 //! | `pgoutput` | the bytes of the plug-in `pgoutput`. Pure; never panics on malformed input |
-//! | `wire`, `connect` | the replication connection: frames, and how it is made |
+//! | `replication_connection`, `connect` | the replication connection: frames, and how it is made |
 //! | `slot`, `setup`, `check` | what is known of the slot; making slot and publication; whether the server is set up |
-//! | `place`, `lsn` | positions in the log |
+//! | `position`, `lsn` | positions in the log |
 //! | `table` | which table's rows are events, Debezium's too |
-//! | `aside` | events that are parked |
-//! | `lag`, `options`, `broken` | how much is left; how it is opened; errors and what to do about them |
+//! | `parking` | events that are parked |
+//! | `lag`, `options`, `error` | how much is left; how it is opened; errors and what to do about them |
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use self::active::{Active, Stage};
-use self::aside::{Aside, held_by};
 use self::connect::System;
+use self::leader::{Leader, Stage};
 use self::lsn::Lsn;
 use self::options::Cdc;
-use self::place::{At, Place, Spot};
+use self::parking::{ParkedRows, held_by};
+use self::position::{CdcPosition, Cursor, StreamPosition};
 use self::slot::Known;
+use super::outbox_reader::{
+    Batch, Lag, LeftOut, Lineage, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint,
+};
 use super::poll::due_after;
 use super::poll::postgres::retry::Retry;
-use super::source::{Batch, Lag, LeftOut, Lineage, Pruned, Reached, Settled, Source, SourceError};
 
-mod active;
-mod aside;
-mod broken;
 mod check;
 mod connect;
-mod find;
+mod decoder;
+mod error;
 mod lag;
+mod leader;
 mod lsn;
+mod next_batch;
 mod options;
+mod parking;
 mod pgoutput;
-mod place;
-mod reader;
+mod position;
+mod replication_connection;
 mod setup;
 mod slot;
 mod stream;
 mod table;
-mod wire;
 
-pub use check::{Finding, Gravity};
+pub use check::{Finding, Severity};
 #[doc(hidden)]
 pub use options::Plant as PlantedBug;
 pub use options::{CdcOutbox, CdcOutboxOptions};
 pub use table::RoutedTable;
 
 /// One relay's way to the log: active, or waiting to be.
-pub struct CdcSource {
+pub struct CdcOutboxReader {
     cdc: Arc<Cdc>,
     me: Uuid,
-    active: Option<Active>,
+    active: Option<Leader>,
     outstanding: Option<(Batch, Origin)>,
     /// How far the sink has come, where it keeps that.
-    reached: Option<(Lineage, Place, Vec<LeftOut>)>,
+    reached: Option<(Lineage, CdcPosition, Vec<LeftOut>)>,
     /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
     carried: Option<Done>,
     /// Not before then it is tried again to become active.
@@ -96,7 +98,7 @@ pub struct CdcSource {
 
 /// Where a batch came from.
 enum Origin {
-    Stream { whole: Lsn, spot: Spot, made_at: Vec<Option<String>> },
+    Stream { whole: Lsn, spot: StreamPosition, made_at: Vec<Option<String>> },
     Table { seq: i64 },
     Parked(Box<Retry>),
 }
@@ -104,15 +106,15 @@ enum Origin {
 /// How far we have come on a connection.
 struct Done {
     system: System,
-    spot: Spot,
+    spot: StreamPosition,
     /// As much of it is written down.
-    noted: Spot,
+    recorded: StreamPosition,
 }
 
 /// What becomes of it on the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Carried {
-    On(Spot),
+    On(StreamPosition),
     /// There is nothing, or it is of another server.
     Nothing,
     /// The log ends before it.
@@ -123,12 +125,12 @@ enum Carried {
 
 /// A server that was set back (its disk was) has the same name and timeline, and gives the same places in the log to
 /// other commits: whoever goes on behind the old place leaves them out.
-fn carried(done: Option<&Done>, system: &System, noted: Spot, written: Lsn) -> Carried {
+fn carried(done: Option<&Done>, system: &System, recorded: StreamPosition, written: Lsn) -> Carried {
     match done {
         Some(done) if done.system == *system => {
             if done.spot.commit > written {
                 Carried::SetBack(done.spot.commit)
-            } else if done.noted > noted {
+            } else if done.recorded > recorded {
                 Carried::Forgotten
             } else {
                 Carried::On(done.spot)
@@ -138,7 +140,7 @@ fn carried(done: Option<&Done>, system: &System, noted: Spot, written: Lsn) -> C
     }
 }
 
-impl CdcSource {
+impl CdcOutboxReader {
     fn new(cdc: Arc<Cdc>) -> Self {
         let now = Instant::now();
         Self {
@@ -165,10 +167,10 @@ impl CdcSource {
     }
 
     /// Does something that cannot be done half. Cancelled or failed, all begins again at what is written down.
-    async fn surely<T>(
+    async fn or_reset<T>(
         &mut self,
-        work: impl AsyncFnOnce(&mut Self) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
+    ) -> Result<T, OutboxReaderError> {
         if self.unsure {
             self.forget();
         }
@@ -184,7 +186,7 @@ impl CdcSource {
     }
 
     /// Is active, or becomes so. `false`: another relay is.
-    async fn ready(&mut self) -> Result<bool, SourceError> {
+    async fn ready(&mut self) -> Result<bool, OutboxReaderError> {
         if self
             .active
             .as_ref()
@@ -194,13 +196,13 @@ impl CdcSource {
         }
         if self.active.is_none() {
             if self.whole && !self.taking {
-                return Err(SourceError::Fenced);
+                return Err(OutboxReaderError::Fenced);
             }
             if Instant::now() < self.again_at {
                 return Ok(false);
             }
             self.again_at = Instant::now() + self.cdc.outbox.options.lease / 10;
-            let Some(mut active) = Active::open(&self.cdc, self.me, self.replace).await? else {
+            let Some(mut active) = Leader::open(&self.cdc, self.me, self.replace).await? else {
                 return Ok(false);
             };
             self.replace = false;
@@ -210,7 +212,7 @@ impl CdcSource {
         }
         let Some(active) = &mut self.active else { return Ok(false) };
         if Instant::now() >= active.link.beat_at {
-            active.keep(&self.cdc).await?;
+            active.renew_lease(&self.cdc).await?;
         }
         if self.outstanding.is_none() && matches!(active.stage, Stage::LetGo) {
             self.forget();
@@ -221,9 +223,9 @@ impl CdcSource {
     }
 
     /// What was done before the connection broke, and is not written down, is done still: in the same stream.
-    fn carry(&mut self, active: &mut Active) -> Result<(), SourceError> {
+    fn carry(&mut self, active: &mut Leader) -> Result<(), OutboxReaderError> {
         let streams = matches!(active.stage, Stage::Starting);
-        match carried(self.carried.as_ref(), &active.system, active.noted, active.written) {
+        match carried(self.carried.as_ref(), &active.system, active.recorded, active.written) {
             Carried::SetBack(commit) => {
                 return Err(options::lost(format!(
                     "events up to {commit} of the log are published, and the log ends at {}: the server was set back \
@@ -248,19 +250,19 @@ impl CdcSource {
 
     /// A position of another log says nothing about this one. Nor does one that this log has not come to yet: then it
     /// is an old copy of itself.
-    fn check_reached(&self) -> Result<(), SourceError> {
+    fn check_reached(&self) -> Result<(), OutboxReaderError> {
         let (Some((stored, place, _)), Some(active)) = (&self.reached, &self.active) else { return Ok(()) };
         let found = active.lineage();
         if !stored.matches(&found) {
-            return Err(SourceError::Lineage { stored: stored.clone(), found });
+            return Err(OutboxReaderError::Lineage { stored: stored.clone(), found });
         }
         let timeline = &active.system.timeline;
         if place.timeline != *timeline {
             let (stored, found) = (active.log_of(&place.timeline), active.log_of(timeline));
-            return Err(SourceError::Lineage { stored, found });
+            return Err(OutboxReaderError::Lineage { stored, found });
         }
         match &place.at {
-            At::Stream(spot) if spot.commit > active.written => Err(options::lost(format!(
+            Cursor::Stream(spot) if spot.commit > active.written => Err(options::lost(format!(
                 "the sink has events up to {} of the log, and the log ends at {}: the server was set back to an older \
                  state; find out, then say where to go on with `semel outbox rebase`, and at the sink",
                 spot.commit, active.written
@@ -270,7 +272,7 @@ impl CdcSource {
     }
 
     /// Parked events that the sink has, as it says, are not parked any more.
-    async fn settle_reached(&mut self) -> Result<(), SourceError> {
+    async fn settle_reached(&mut self) -> Result<(), OutboxReaderError> {
         let cdc = self.cdc.clone();
         let (Some(active), Some((_, place, left_out))) = (&self.active, &mut self.reached) else {
             return Ok(());
@@ -284,14 +286,14 @@ impl CdcSource {
         Ok(())
     }
 
-    async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+    async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let cdc = self.cdc.clone();
         let (Some((batch, origin)), Some(active)) = (&self.outstanding, &mut self.active) else {
             // The connection broke meanwhile: the batch is given again.
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         };
         if Instant::now() >= active.link.ours_until {
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         }
         match origin {
             Origin::Parked(retry) => {
@@ -300,24 +302,24 @@ impl CdcSource {
                 self.due_at = Instant::now() + due_after(settled);
             }
             Origin::Stream { whole, spot, made_at } => {
-                let aside = Aside::of(&batch.events, made_at, settled);
+                let aside = ParkedRows::of(&batch.events, made_at, settled);
                 (active.whole, active.spot) = (active.whole.max(*whole), active.spot.max(*spot));
                 if !aside.is_empty() {
                     active.note(&cdc, &aside).await?;
                 }
-                let done = |active: &Active| Done {
+                let done = |active: &Leader| Done {
                     system: active.system.clone(),
                     spot: active.spot,
-                    noted: active.noted,
+                    recorded: active.recorded,
                 };
                 self.carried = Some(done(active));
                 active.note_if_due(&cdc).await?;
                 self.carried = Some(done(active));
             }
             Origin::Table { seq } => {
-                let aside = Aside::of(&batch.events, &[], settled);
+                let aside = ParkedRows::of(&batch.events, &[], settled);
                 if let Some(window) = &mut active.group_mut()?.window {
-                    (window.after, window.noted) = (*seq, None);
+                    (window.after, window.recorded) = (*seq, None);
                 }
                 active.note(&cdc, &aside).await?;
             }
@@ -328,29 +330,32 @@ impl CdcSource {
 }
 
 /// How far in the stream the sink has come, if that is further than we are, and whether it left something out.
-fn mark_of(reached: Option<&(Lineage, Place, Vec<LeftOut>)>, done: Spot) -> (Spot, bool) {
+fn mark_of(
+    reached: Option<&(Lineage, CdcPosition, Vec<LeftOut>)>,
+    done: StreamPosition,
+) -> (StreamPosition, bool) {
     match reached {
-        Some((_, Place { at: At::Stream(mark), .. }, left_out)) if *mark > done => {
+        Some((_, CdcPosition { at: Cursor::Stream(mark), .. }, left_out)) if *mark > done => {
             (*mark, !left_out.is_empty())
         }
-        _ => (Spot::default(), false),
+        _ => (StreamPosition::default(), false),
     }
 }
 
-impl Source for CdcSource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
-        self.surely(async |this| this.find().await).await
+impl OutboxReader for CdcOutboxReader {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
+        self.or_reset(async |this| this.find().await).await
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         (self.whole, self.taking) = (true, true);
-        let taken = self.surely(async |this| this.ready().await).await;
+        let taken = self.or_reset(async |this| this.ready().await).await;
         self.taking = false;
         taken
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
-        let place = reached.and_then(|reached| Some((reached, Place::read(&reached.position.place)?)));
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
+        let place = reached.and_then(|reached| Some((reached, CdcPosition::read(&reached.position.place)?)));
         if let (Some(reached), None) = (reached, &place) {
             tracing::warn!(
                 place = reached.position.place,
@@ -359,7 +364,7 @@ impl Source for CdcSource {
         }
         self.reached =
             place.map(|(reached, place)| (reached.position.lineage.clone(), place, reached.left_out.clone()));
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             let Some(active) = &mut this.active else { return Ok(()) };
             active.written = Known::ask(&active.link, &active.names.slot).await?.written;
             // It is not known what of the batch the sink has: it is read again.
@@ -371,32 +376,32 @@ impl Source for CdcSource {
         .await
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        self.surely(async |this| this.settle(settled).await).await
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.or_reset(async |this| this.settle(settled).await).await
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         let cdc = self.cdc.clone();
         match &mut self.active {
-            Some(active) => active.keep(&cdc).await,
-            None => Err(SourceError::Fenced),
+            Some(active) => active.renew_lease(&cdc).await,
+            None => Err(OutboxReaderError::Fenced),
         }
     }
 
-    fn keep_in(&self) -> Duration {
-        let due = |active: &Active| active.link.beat_at.saturating_duration_since(Instant::now());
+    fn renew_after(&self) -> Duration {
+        let due = |active: &Leader| active.link.beat_at.saturating_duration_since(Instant::now());
         self.active.as_ref().map_or(self.cdc.outbox.options.lease / 3, due)
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         !self.unsure && self.active.as_ref().is_some_and(|active| Instant::now() < active.link.ours_until)
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         if self.outstanding.is_some() {
             return Ok(Pruned::default());
         }
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             if !this.ready().await? {
                 return Ok(Pruned::default());
             }
@@ -409,8 +414,8 @@ impl Source for CdcSource {
         .await
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
-        self.surely(async |this| {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
+        self.or_reset(async |this| {
             let ready = this.ready().await?;
             let cdc = this.cdc.clone();
             match &mut this.active {
@@ -421,10 +426,10 @@ impl Source for CdcSource {
         .await
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         self.outstanding = None;
         match self.active.take() {
-            Some(active) if !self.unsure && active.link.session.is_open() => active.leave(&self.cdc).await,
+            Some(active) if !self.unsure && active.link.session.is_open() => active.release(&self.cdc).await,
             _ => Ok(()),
         }
     }
@@ -437,8 +442,8 @@ mod tests {
     #[test]
     fn what_was_done_is_not_carried_to_a_server_that_was_set_back() {
         let system = |id: &str| System { id: id.into(), timeline: "1".into() };
-        let spot = |commit| Spot { commit: Lsn(commit), index: 1 };
-        let done = Done { system: system("71"), spot: spot(100), noted: spot(80) };
+        let spot = |commit| StreamPosition { commit: Lsn(commit), index: 1 };
+        let done = Done { system: system("71"), spot: spot(100), recorded: spot(80) };
         let cases = [
             ("71", 80, 100, Carried::On(spot(100))),
             // Written down after all: the answer was lost.
@@ -449,9 +454,9 @@ mod tests {
             ("71", 60, 120, Carried::Forgotten),
             ("72", 60, 70, Carried::Nothing),
         ];
-        for (id, noted, written, expected) in cases {
-            let found = carried(Some(&done), &system(id), spot(noted), Lsn(written));
-            assert_eq!(found, expected, "{id} {noted} {written}");
+        for (id, recorded, written, expected) in cases {
+            let found = carried(Some(&done), &system(id), spot(recorded), Lsn(written));
+            assert_eq!(found, expected, "{id} {recorded} {written}");
         }
         assert_eq!(carried(None, &system("71"), spot(0), Lsn(0)), Carried::Nothing);
     }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::CdcSource;
+use super::CdcOutboxReader;
 use super::table::RoutedTable;
+use crate::relay::outbox_reader::{OutboxReaderError, Rebase};
 use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::PostgresOutbox;
-use crate::relay::poll::postgres::link::Link;
+use crate::relay::poll::postgres::leased_session::LeasedSession;
 use crate::relay::poll::postgres::options::{Options, Outbox};
-use crate::relay::source::{Rebase, SourceError};
 use crate::store::postgres::PostgresOptions;
 use crate::store::{ErrorKind, Fate, StoreError};
 
@@ -36,7 +36,7 @@ pub(super) struct StreamOptions {
     publication: Option<String>,
     pub(super) create: bool,
     pub(super) table: Option<RoutedTable>,
-    pub(super) note_every: Duration,
+    pub(super) checkpoint_interval: Duration,
     pub(super) follow_promotions: bool,
     pub(super) warn_bytes: u64,
     pub(super) held_bytes_max: Option<u64>,
@@ -85,7 +85,7 @@ pub struct CdcOutboxOptions {
 
 impl CdcOutboxOptions {
     /// The slot's name: lower-case letters, digits and `_`. One of this outbox's own unless told otherwise.
-    pub fn slot(mut self, name: &str) -> Result<Self, SourceError> {
+    pub fn slot(mut self, name: &str) -> Result<Self, OutboxReaderError> {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if name.is_empty() || name.len() > 63 || !name.bytes().all(plain) {
             return Err(wrong(format!("{name:?} is no slot: up to 63 lower-case letters, digits and _")));
@@ -95,7 +95,7 @@ impl CdcOutboxOptions {
     }
 
     /// The publication's name. One of this outbox's own unless told otherwise.
-    pub fn publication(mut self, name: &str) -> Result<Self, SourceError> {
+    pub fn publication(mut self, name: &str) -> Result<Self, OutboxReaderError> {
         if name.is_empty() || name.len() > 63 || name.contains('\0') {
             return Err(wrong(format!("{name:?} is no publication: 1 to 63 bytes")));
         }
@@ -141,8 +141,8 @@ impl CdcOutboxOptions {
 
     /// How often it is written down, and the server told, how far we are: every second unless told otherwise, and five
     /// times as seldom where no event came. So much is sent again after a crash to a sink that keeps no position.
-    pub fn note_every(mut self, every: Duration) -> Self {
-        self.stream.note_every = every.clamp(Duration::from_millis(1), Duration::from_secs(60));
+    pub fn checkpoint_interval(mut self, every: Duration) -> Self {
+        self.stream.checkpoint_interval = every.clamp(Duration::from_millis(1), Duration::from_secs(60));
         self
     }
 
@@ -178,13 +178,13 @@ impl CdcOutboxOptions {
 
     /// Connects once, to see that the server and the tables are right. Slot and publication are looked at by the first
     /// relay.
-    pub async fn open(self) -> Result<CdcOutbox, SourceError> {
+    pub async fn open(self) -> Result<CdcOutbox, OutboxReaderError> {
         let cdc = self.unchecked()?;
-        Link::open(&cdc.cdc.outbox, Uuid::nil()).await?.close().await;
+        LeasedSession::open(&cdc.cdc.outbox, Uuid::nil()).await?.close().await;
         Ok(cdc)
     }
 
-    pub(super) fn unchecked(self) -> Result<CdcOutbox, SourceError> {
+    pub(super) fn unchecked(self) -> Result<CdcOutbox, OutboxReaderError> {
         let outbox = Outbox::new(self.postgres, self.options)?;
         Ok(CdcOutbox { cdc: Arc::new(Cdc { outbox, stream: self.stream }) })
     }
@@ -192,12 +192,12 @@ impl CdcOutboxOptions {
 
 impl CdcOutbox {
     /// Opens the outbox in the database a URL names.
-    pub async fn open(url: &str) -> Result<Self, SourceError> {
+    pub async fn open(url: &str) -> Result<Self, OutboxReaderError> {
         Self::options(url)?.open().await
     }
 
     /// Opens with other bounds than the usual ones.
-    pub fn options(url: &str) -> Result<CdcOutboxOptions, SourceError> {
+    pub fn options(url: &str) -> Result<CdcOutboxOptions, OutboxReaderError> {
         Ok(CdcOutboxOptions {
             postgres: PostgresOptions::from_url(url)?,
             options: Options::default(),
@@ -206,7 +206,7 @@ impl CdcOutbox {
                 publication: None,
                 create: true,
                 table: None,
-                note_every: Duration::from_secs(1),
+                checkpoint_interval: Duration::from_secs(1),
                 follow_promotions: false,
                 warn_bytes: 1 << 30,
                 held_bytes_max: None,
@@ -216,22 +216,22 @@ impl CdcOutbox {
     }
 
     /// A source for one relay. Of several one is active, and the others wait to take over.
-    pub fn source(&self) -> CdcSource {
-        CdcSource::new(self.cdc.clone())
+    pub fn source(&self) -> CdcOutboxReader {
+        CdcOutboxReader::new(self.cdc.clone())
     }
 
     /// Takes this server and these tables for the right ones from here on: after a restore from a backup, a promotion,
     /// or a slot of [another table](CdcOutboxOptions::table) that was lost. The next relay makes its slot anew and
     /// begins with the table, as [`Rebase`] says; relays that run are fenced.
-    pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), SourceError> {
+    pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
         PostgresOutbox::rebase(url, rebase).await
     }
 }
 
-pub(super) fn wrong(message: String) -> SourceError {
+pub(super) fn wrong(message: String) -> OutboxReaderError {
     StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message).into()
 }
 
-pub(super) fn lost(message: String) -> SourceError {
+pub(super) fn lost(message: String) -> OutboxReaderError {
     StoreError::new(ErrorKind::Lost, Fate::NotApplied, message).into()
 }

@@ -7,14 +7,17 @@ use tokio_postgres::types::Type;
 
 use super::options::{Names, wrong};
 use super::table::{RoutedTable, Table};
-use crate::relay::poll::postgres::link::{Link, get};
+use crate::relay::outbox_reader::OutboxReaderError;
+use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::relay::poll::postgres::options::Outbox;
-use crate::relay::source::SourceError;
 use crate::store::postgres::error::Trouble;
 use crate::store::postgres::statement::Sql;
 
 /// The table, by its full name.
-pub(super) async fn table(link: &Link, routed: Option<&RoutedTable>) -> Result<Table, SourceError> {
+pub(super) async fn table(
+    link: &LeasedSession,
+    routed: Option<&RoutedTable>,
+) -> Result<Table, OutboxReaderError> {
     static FIND: Sql = Sql {
         text: "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE c.oid = to_regclass($1::text)",
@@ -62,10 +65,10 @@ impl Published {
 }
 
 pub(super) async fn published(
-    link: &Link,
+    link: &LeasedSession,
     names: &Names,
     table: &Table,
-) -> Result<Option<Published>, SourceError> {
+) -> Result<Option<Published>, OutboxReaderError> {
     static ASK: Sql = Sql {
         text: "SELECT p.pubinsert, p.pubupdate OR p.pubdelete OR p.pubtruncate,
                       count(t.*) FILTER (WHERE t.schemaname = $2::text AND t.tablename = $3::text),
@@ -98,11 +101,11 @@ pub(super) async fn published(
 
 /// Makes the publication, or sees that it is right. Before the slot: a slot does not know of what is published later.
 pub(super) async fn publication(
-    link: &Link,
+    link: &LeasedSession,
     names: &Names,
     table: &Table,
     create: bool,
-) -> Result<(), SourceError> {
+) -> Result<(), OutboxReaderError> {
     let name = &names.publication;
     match published(link, names, table).await? {
         Some(published) => published.leaves_out(names, table).map_or(Ok(()), |why| Err(wrong(why))),
@@ -131,11 +134,11 @@ pub(super) fn create_publication(names: &Names, table: &Table) -> String {
 }
 
 /// The slot is being made. Nobody makes it any more when this is dropped.
-pub(super) struct Making(JoinHandle<Result<(), SourceError>>);
+pub(super) struct Making(JoinHandle<Result<(), OutboxReaderError>>);
 
 impl Making {
     /// `None`: not yet.
-    pub(super) async fn made(&mut self, patience: Duration) -> Option<Result<(), SourceError>> {
+    pub(super) async fn made(&mut self, patience: Duration) -> Option<Result<(), OutboxReaderError>> {
         let ended = tokio::time::timeout(patience, &mut self.0).await.ok()?;
         Some(ended.unwrap_or_else(|error| Err(wrong(format!("making the slot failed: {error}")))))
     }
@@ -148,7 +151,7 @@ impl Drop for Making {
 }
 
 /// Begins to make the slot, which may take as long as the longest transaction that is under way.
-pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, SourceError> {
+pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, OutboxReaderError> {
     let (session, _) = outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
     // Names of slots have nothing in them to be quoted.
     let create = format!(
@@ -168,12 +171,12 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, S
     })))
 }
 
-fn refused(trouble: Trouble) -> SourceError {
+fn refused(trouble: Trouble) -> OutboxReaderError {
     if let Trouble::Postgres(error) = &trouble
         && let Some(said) = error.as_db_error()
     {
         let (state, message) = (said.code().code().to_owned(), said.message().to_owned());
-        return super::broken::Broken::Server { state, message }.into();
+        return super::error::CdcError::Server { state, message }.into();
     }
     trouble.explain().into()
 }
@@ -187,7 +190,7 @@ fn state(trouble: &Trouble) -> &str {
 }
 
 /// Drops the slot, and whoever still reads it.
-pub(super) async fn drop_slot(link: &Link, name: &str) -> Result<(), SourceError> {
+pub(super) async fn drop_slot(link: &LeasedSession, name: &str) -> Result<(), OutboxReaderError> {
     for tried in 0..50 {
         free_slot(link, name, if tried < 25 { Whom::Readers } else { Whom::Anybody }).await?;
         let drop = format!(
@@ -215,7 +218,7 @@ pub(super) enum Whom {
 }
 
 /// Ends the connection that has the slot.
-pub(super) async fn free_slot(link: &Link, name: &str, whom: Whom) -> Result<(), SourceError> {
+pub(super) async fn free_slot(link: &LeasedSession, name: &str, whom: Whom) -> Result<(), OutboxReaderError> {
     let anybody = whom == Whom::Anybody;
     let end = format!(
         "SELECT pg_terminate_backend(s.active_pid) FROM pg_replication_slots s \

@@ -6,10 +6,10 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::lsn::Lsn;
-use super::place::Spot;
-use crate::relay::poll::postgres::link::{Link, get};
+use super::position::StreamPosition;
+use crate::relay::outbox_reader::{Lineage, OutboxReaderError};
+use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::relay::poll::postgres::unreadable;
-use crate::relay::source::{Lineage, SourceError};
 use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
 
@@ -30,14 +30,14 @@ pub(super) struct Noted {
     /// Everything up to here is done, and the server may have been told.
     pub(super) acked: Lsn,
     /// And this.
-    pub(super) spot: Spot,
+    pub(super) spot: StreamPosition,
     pub(super) walk: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) slot: Option<Slot>,
-    pub(super) noted: Option<Noted>,
+    pub(super) recorded: Option<Noted>,
     pub(super) held_bytes: Option<u64>,
     pub(super) wal_status: String,
     /// A snapshot of now.
@@ -54,7 +54,7 @@ pub(super) enum Decision {
     /// With the stream, where we were.
     Stream,
     /// With the table, where we were.
-    Walk,
+    ScanPlan,
     /// The slot does not go back as far as we were: with the table from the beginning, then with the stream.
     Adopt,
     /// The same, and the slot has to be made.
@@ -65,13 +65,13 @@ pub(super) enum Decision {
 
 /// A slot that has come further than we ever said was made or moved by somebody else: what it has left behind nobody
 /// was given.
-pub(super) fn decide(slot: Option<&Slot>, noted: Option<&Noted>) -> Decision {
-    match (slot, noted) {
+pub(super) fn decide(slot: Option<&Slot>, recorded: Option<&Noted>) -> Decision {
+    match (slot, recorded) {
         (None, _) => Decision::Create,
         (Some(slot), _) if slot.lost => Decision::Replace,
         (Some(_), None) => Decision::Adopt,
-        (Some(slot), Some(noted)) if slot.confirmed > noted.acked => Decision::Adopt,
-        (Some(_), Some(noted)) if noted.walk.is_some() => Decision::Walk,
+        (Some(slot), Some(recorded)) if slot.confirmed > recorded.acked => Decision::Adopt,
+        (Some(_), Some(recorded)) if recorded.walk.is_some() => Decision::ScanPlan,
         (Some(_), Some(_)) => Decision::Stream,
     }
 }
@@ -79,7 +79,7 @@ pub(super) fn decide(slot: Option<&Slot>, noted: Option<&Noted>) -> Decision {
 static ASK: Sql = Sql { text: include_str!("sql/slot.sql"), types: &[Type::TEXT] };
 
 impl Known {
-    pub(super) async fn ask(link: &Link, name: &str) -> Result<Self, SourceError> {
+    pub(super) async fn ask(link: &LeasedSession, name: &str) -> Result<Self, OutboxReaderError> {
         let rows = link.query(&ASK, &[&name]).await?;
         let row = rows.first().ok_or_else(|| unreadable("nothing is said of the slot"))?;
         Ok(Self::read(row)?)
@@ -108,11 +108,11 @@ impl Known {
             None
         };
         let lineage: Option<String> = get(row, 8)?;
-        let noted = match (lineage, lsn(9)?, lsn(10)?, get::<Option<i64>>(row, 11)?) {
+        let recorded = match (lineage, lsn(9)?, lsn(10)?, get::<Option<i64>>(row, 11)?) {
             (Some(lineage), Some(acked), Some(commit), Some(index)) => Some(Noted {
                 lineage: Lineage::read(&lineage),
                 acked,
-                spot: Spot { commit, index: index.max(0).unsigned_abs() },
+                spot: StreamPosition { commit, index: index.max(0).unsigned_abs() },
                 walk: get(row, 12)?,
             }),
             _ => None,
@@ -120,7 +120,7 @@ impl Known {
         let timeout_ms: Option<i64> = get(row, 14)?;
         Ok(Self {
             slot,
-            noted,
+            recorded,
             held_bytes: get::<Option<i64>>(row, 7)?.map(|bytes| bytes.max(0).unsigned_abs()),
             wal_status,
             now: get(row, 13)?,
@@ -147,26 +147,26 @@ mod tests {
             lost,
             confirmed: Lsn(confirmed),
         };
-        let noted = |acked, walk: Option<&str>| Noted {
+        let recorded = |acked, walk: Option<&str>| Noted {
             lineage: Lineage::read("a/1.1"),
             acked: Lsn(acked),
-            spot: Spot::default(),
+            spot: StreamPosition::default(),
             walk: walk.map(str::to_owned),
         };
         let cases = [
             (None, None, Decision::Create),
-            (None, Some(noted(5, None)), Decision::Create),
-            (Some(slot(5, true)), Some(noted(5, None)), Decision::Replace),
+            (None, Some(recorded(5, None)), Decision::Create),
+            (Some(slot(5, true)), Some(recorded(5, None)), Decision::Replace),
             (Some(slot(5, false)), None, Decision::Adopt),
             // Made anew behind our back.
-            (Some(slot(6, false)), Some(noted(5, None)), Decision::Adopt),
-            (Some(slot(6, false)), Some(noted(5, Some("3:3:"))), Decision::Adopt),
-            (Some(slot(5, false)), Some(noted(5, Some("3:3:"))), Decision::Walk),
-            (Some(slot(4, false)), Some(noted(5, None)), Decision::Stream),
-            (Some(slot(5, false)), Some(noted(5, None)), Decision::Stream),
+            (Some(slot(6, false)), Some(recorded(5, None)), Decision::Adopt),
+            (Some(slot(6, false)), Some(recorded(5, Some("3:3:"))), Decision::Adopt),
+            (Some(slot(5, false)), Some(recorded(5, Some("3:3:"))), Decision::ScanPlan),
+            (Some(slot(4, false)), Some(recorded(5, None)), Decision::Stream),
+            (Some(slot(5, false)), Some(recorded(5, None)), Decision::Stream),
         ];
-        for (slot, noted, decision) in cases {
-            assert_eq!(decide(slot.as_ref(), noted.as_ref()), decision, "{slot:?} {noted:?}");
+        for (slot, recorded, decision) in cases {
+            assert_eq!(decide(slot.as_ref(), recorded.as_ref()), decision, "{slot:?} {recorded:?}");
         }
     }
 }

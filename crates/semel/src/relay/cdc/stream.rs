@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 
-use super::broken::Broken;
+use super::decoder::{Decoder, Read};
+use super::error::CdcError;
 use super::lsn::Lsn;
-use super::place::Spot;
-use super::reader::{Read, Reader};
+use super::position::StreamPosition;
+use super::replication_connection::{Frame, ReplicationConnection};
 use super::table::{Row, Table};
-use super::wire::{Frame, Wire};
 use crate::relay::poll::Bounds;
 use crate::relay::poll::postgres::snapshot::Snapshot;
 
@@ -23,11 +23,11 @@ const UNCOUNTED_MAX: usize = 1_000_000;
 const TELL: Duration = Duration::from_secs(5);
 
 pub(super) struct Stream {
-    wire: Wire,
-    reader: Reader,
+    wire: ReplicationConnection,
+    reader: Decoder,
     told: Lsn,
     /// Read, and not given yet.
-    rows: Vec<(Spot, Box<Row>)>,
+    rows: Vec<(StreamPosition, Box<Row>)>,
     bytes: usize,
     /// How many events of each transaction have come, as far as they were not [counted](Stream::count_seen) yet. `None`:
     /// there were too many transactions.
@@ -37,16 +37,16 @@ pub(super) struct Stream {
 /// Events that were read, and how far that brings us when they are done.
 #[derive(Default)]
 pub(super) struct Piece {
-    pub(super) rows: Vec<(Spot, Box<Row>)>,
+    pub(super) rows: Vec<(StreamPosition, Box<Row>)>,
     pub(super) whole: Lsn,
-    pub(super) spot: Spot,
+    pub(super) spot: StreamPosition,
 }
 
 impl Stream {
-    pub(super) fn new(wire: Wire, table: Table, from: Lsn) -> Self {
+    pub(super) fn new(wire: ReplicationConnection, table: Table, from: Lsn) -> Self {
         Self {
             wire,
-            reader: Reader::new(table, from),
+            reader: Decoder::new(table, from),
             told: from,
             rows: Vec::new(),
             bytes: 0,
@@ -55,10 +55,10 @@ impl Stream {
     }
 
     /// Tells the server how far we are.
-    pub(super) async fn tell(&mut self, acked: Lsn) -> Result<(), Broken> {
+    pub(super) async fn tell(&mut self, acked: Lsn) -> Result<(), CdcError> {
         self.told = acked;
         self.wire.put_status(acked)?;
-        tokio::time::timeout(TELL, self.wire.flush()).await.map_err(|_| Broken::Late(TELL))?
+        tokio::time::timeout(TELL, self.wire.flush()).await.map_err(|_| CdcError::Late(TELL))?
     }
 
     /// Reads events that are wanted, as many as fit or are there. What does not fit stays in the socket, and the server
@@ -68,14 +68,14 @@ impl Stream {
     pub(super) async fn read(
         &mut self,
         bounds: Bounds,
-        until: Spot,
-        wanted: impl Fn(Spot, &Row) -> bool,
-    ) -> Result<Option<Piece>, Broken> {
+        until: StreamPosition,
+        wanted: impl Fn(StreamPosition, &Row) -> bool,
+    ) -> Result<Option<Piece>, CdcError> {
         let patience = tokio::time::Instant::now() + WAIT;
         loop {
             while let Some(Frame { tag, body }) = self.wire.frame()? {
                 if tag != b'd' {
-                    return Err(Broken::Nonsense(format!("the stream ends with {:?}", char::from(tag))));
+                    return Err(CdcError::Nonsense(format!("the stream ends with {:?}", char::from(tag))));
                 }
                 let read = self.reader.take(body)?;
                 if let Read::Event(_, row) = &read

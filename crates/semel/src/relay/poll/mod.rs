@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::source::Settled;
+use super::outbox_reader::Settled;
 
 // The pure half of parking, which the simulated outbox shares with the real ones.
-#[doc(hidden)]
-pub mod aside;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[doc(hidden)]
+pub mod parking;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub(in crate::relay) mod row;
@@ -68,7 +68,7 @@ fn to_skip(
     id: uuid::Uuid,
     parked: Vec<(i64, String)>,
     topic: Option<&str>,
-) -> Result<Vec<i64>, crate::relay::SourceError> {
+) -> Result<Vec<i64>, crate::relay::OutboxReaderError> {
     use crate::store::{ErrorKind, Fate, StoreError};
     let mut topics: Vec<&str> = parked.iter().map(|(_, topic)| topic.as_str()).collect();
     topics.sort_unstable();
@@ -96,7 +96,7 @@ fn no_outbox(place: &str) -> crate::store::StoreError {
 
 /// New events would get numbers that count as published.
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
-fn ahead() -> super::source::SourceError {
+fn ahead() -> super::outbox_reader::OutboxReaderError {
     use crate::store::{ErrorKind, Fate, StoreError};
     let message = "the outbox's cursor is ahead of every event that was ever appended here: the events were restored from \
                    a backup and the cursor was not, or the count of events was lost; find out, then say where to go on with \

@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use self::link::{Link, Place};
-use super::aside::{Aside, Tried};
+use self::leased_session::{LeasedSession, PartitionCursor};
+use super::parking::{ParkedRows, RetryBatch};
 use super::{Bounds, DUE_EVERY, due_after};
-use crate::relay::source::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Settled, Source, SourceError,
+use crate::relay::outbox_reader::{
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
 };
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::Dial;
 
+mod admin;
 mod chunk;
-mod desk;
-mod link;
+mod leased_session;
 mod list;
 mod retry;
 
@@ -37,7 +37,7 @@ pub struct MysqlOutbox {
 
 impl MysqlOutbox {
     /// The outbox in the database a URL names.
-    pub fn new(url: &str) -> Result<Self, SourceError> {
+    pub fn new(url: &str) -> Result<Self, OutboxReaderError> {
         let (_, dial, server) = MysqlStore::options().with_url(url)?;
         Ok(Self {
             dial: Arc::new(dial),
@@ -68,8 +68,8 @@ impl MysqlOutbox {
     }
 
     /// A source for one relay. Several share the events.
-    pub fn source(&self) -> MysqlSource {
-        MysqlSource {
+    pub fn source(&self) -> MysqlOutboxReader {
+        MysqlOutboxReader {
             outbox: self.clone(),
             me: Uuid::now_v7().to_string(),
             link: None,
@@ -83,10 +83,10 @@ impl MysqlOutbox {
 }
 
 /// One relay's share of the outbox.
-pub struct MysqlSource {
+pub struct MysqlOutboxReader {
     outbox: MysqlOutbox,
     me: String,
-    link: Option<Link>,
+    link: Option<LeasedSession>,
     outstanding: Option<(Batch, Origin)>,
     due_at: Instant,
     /// A change was asked for and its answer never came: what is stored has to be read again.
@@ -101,16 +101,16 @@ pub struct MysqlSource {
 enum Origin {
     /// These parts, up to where it is written down. With each event its part and number.
     Parts {
-        places: Vec<Place>,
+        places: Vec<PartitionCursor>,
         numbers: Vec<(i16, i64)>,
     },
     Parked {
-        tried: Tried,
-        parts: Vec<Place>,
+        tried: RetryBatch,
+        parts: Vec<PartitionCursor>,
     },
 }
 
-impl MysqlSource {
+impl MysqlOutboxReader {
     fn forget(&mut self) {
         self.link = None;
         self.outstanding = None;
@@ -118,10 +118,10 @@ impl MysqlSource {
     }
 
     /// Does something that cannot be done half. Cancelled or failed, all is read again.
-    async fn surely<T>(
+    async fn or_reset<T>(
         &mut self,
-        work: impl AsyncFnOnce(&mut Self) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
+    ) -> Result<T, OutboxReaderError> {
         if self.unsure {
             self.forget();
         }
@@ -135,29 +135,30 @@ impl MysqlSource {
     }
 
     /// A connection, and parts only while they are ours.
-    async fn linked(&mut self) -> Result<(), SourceError> {
+    async fn linked(&mut self) -> Result<(), OutboxReaderError> {
         let now = Instant::now();
-        let stale =
-            |link: &Link| !link.session.is_open() || (!link.places.is_empty() && now >= link.ours_until);
+        let stale = |link: &LeasedSession| {
+            !link.session.is_open() || (!link.places.is_empty() && now >= link.ours_until)
+        };
         if self.link.as_ref().is_some_and(stale) {
             self.forget();
         }
         if self.link.is_none() {
-            self.link = Some(Link::open(&self.outbox, &self.me).await?);
+            self.link = Some(LeasedSession::open(&self.outbox, &self.me).await?);
         }
         Ok(())
     }
 
     /// A connection, with a lease that lasts, and the parts that fall to us.
-    async fn ready(&mut self) -> Result<(), SourceError> {
+    async fn ready(&mut self) -> Result<(), OutboxReaderError> {
         self.linked().await?;
         let idle = self.outstanding.is_none();
         let Some(link) = &mut self.link else { return Ok(()) };
         if self.whole && link.places.is_empty() {
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         }
         if Instant::now() >= link.beat_at {
-            link.beat().await?;
+            link.heartbeat().await?;
         }
         if idle && !self.whole && link.heard {
             link.balance().await?;
@@ -165,7 +166,7 @@ impl MysqlSource {
         Ok(())
     }
 
-    async fn find(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.ready().await?;
         if let Some((batch, _)) = &self.outstanding {
             return Ok(Some(batch.clone()));
@@ -173,15 +174,16 @@ impl MysqlSource {
         let Some(link) = &mut self.link else { return Ok(None) };
         // What the sink has had last comes first, if it is not done.
         let mut reached = self.reached.clone();
-        if let Some(ns) = reached.as_deref().and_then(Tried::named) {
+        if let Some(ns) = reached.as_deref().and_then(RetryBatch::named) {
             let (tried, parts, events) = link.again(&ns).await?;
             if !events.is_empty() {
                 let place = reached.unwrap_or_default();
                 return Ok(Some(self.give(place, events, Origin::Parked { tried, parts })));
             }
         }
-        let noted: Vec<Place> = link.places.iter().copied().filter(|place| place.noted.is_some()).collect();
-        reached = reached.filter(|reached| *reached == name(&noted));
+        let recorded: Vec<PartitionCursor> =
+            link.places.iter().copied().filter(|place| place.recorded.is_some()).collect();
+        reached = reached.filter(|reached| *reached == name(&recorded));
         self.reached.clone_from(&reached);
         if reached.is_none() && Instant::now() >= self.due_at {
             let (tried, parts, events) = link.due().await?;
@@ -207,10 +209,10 @@ impl MysqlSource {
         batch
     }
 
-    async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+    async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
             // The connection broke meanwhile: the batch is given again.
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         };
         match origin {
             Origin::Parked { tried, parts } => {
@@ -219,7 +221,7 @@ impl MysqlSource {
             }
             Origin::Parts { places, numbers } => {
                 let indices: Vec<i64> = (0..).take(numbers.len()).collect();
-                link.advance(places, numbers, &Aside::of(&indices, &batch.events, settled)).await?;
+                link.advance(places, numbers, &ParkedRows::of(&indices, &batch.events, settled)).await?;
             }
         }
         (self.outstanding, self.reached) = (None, None);
@@ -227,17 +229,17 @@ impl MysqlSource {
     }
 }
 
-impl Source for MysqlSource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
-        self.surely(async |this| this.find().await).await
+impl OutboxReader for MysqlOutboxReader {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
+        self.or_reset(async |this| this.find().await).await
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.whole = true;
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             this.linked().await?;
             let Some(link) = &mut this.link else { return Ok(false) };
-            let taken = link.take_all().await?;
+            let taken = link.acquire_exclusive().await?;
             if !taken {
                 this.outstanding = None;
             }
@@ -246,19 +248,23 @@ impl Source for MysqlSource {
         .await
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         let found = self.link.as_ref().map(|link| Lineage::read(&link.lineage));
         if let (Some(reached), Some(found)) = (reached, found)
             && !reached.position.lineage.matches(&found)
         {
-            return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
+            return Err(OutboxReaderError::Lineage { stored: reached.position.lineage.clone(), found });
         }
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && is_behind(&reached.position.place, &link.places)
         {
             // Or another has had it since: then it is its position, and not for us to judge.
             let reached = reached.position.place.clone();
-            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
+            return Err(if self.holds_lease() {
+                OutboxReaderError::Behind { reached }
+            } else {
+                OutboxReaderError::Fenced
+            });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -267,31 +273,31 @@ impl Source for MysqlSource {
         Ok(())
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        self.surely(async |this| this.settle(settled).await).await
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.or_reset(async |this| this.settle(settled).await).await
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        let Some(link) = &mut self.link else { return Err(OutboxReaderError::Fenced) };
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + self.outbox.lease / 10;
-        link.beat().await
+        link.heartbeat().await
     }
 
-    fn keep_in(&self) -> Duration {
-        let due = |link: &Link| link.beat_at.saturating_duration_since(Instant::now());
+    fn renew_after(&self) -> Duration {
+        let due = |link: &LeasedSession| link.beat_at.saturating_duration_since(Instant::now());
         self.link.as_ref().map_or(self.outbox.lease / 3, due)
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         if self.outstanding.is_some() {
             return Ok(Pruned::default());
         }
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             this.ready().await?;
             match &mut this.link {
                 Some(link) => link.prune(older_than).await,
@@ -301,13 +307,13 @@ impl Source for MysqlSource {
         .await
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
-        self.surely(async |this| {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
+        self.or_reset(async |this| {
             let had = this.outstanding.is_some();
             this.ready().await?;
             // Under a new lease, but what is on its way is another's by now.
             if had && this.outstanding.is_none() {
-                return Err(SourceError::Fenced);
+                return Err(OutboxReaderError::Fenced);
             }
             match &mut this.link {
                 Some(link) => link.lag().await,
@@ -317,32 +323,33 @@ impl Source for MysqlSource {
         .await
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         self.outstanding = None;
         match self.link.take() {
-            Some(link) if link.session.is_open() => link.leave().await,
+            Some(link) if link.session.is_open() => link.release().await,
             _ => Ok(()),
         }
     }
 }
 
 /// Whether a batch of that name ends, in any part, beyond all that was ever written down here.
-fn is_behind(name: &str, places: &[Place]) -> bool {
+fn is_behind(name: &str, places: &[PartitionCursor]) -> bool {
     let beyond = |one: &str| {
         let (part, range) = one.split_once(':')?;
         let (part, until): (i16, i64) = (part.parse().ok()?, range.split_once('-')?.1.parse().ok()?);
         let place = places.iter().find(|place| place.part == part)?;
-        Some(until > place.noted.unwrap_or(place.after))
+        Some(until > place.recorded.unwrap_or(place.after))
     };
     name.split(' ').any(|one| beyond(one) == Some(true))
 }
 
 /// Names what is written down. In order: in which order the parts were looked at is nobody's place.
-fn name(places: &[Place]) -> String {
+fn name(places: &[PartitionCursor]) -> String {
     let mut places = places.to_vec();
     places.sort_unstable_by_key(|place| place.part);
-    let name =
-        |place: &Place| format!("{}:{}-{}", place.part, place.after, place.noted.unwrap_or(place.after));
+    let name = |place: &PartitionCursor| {
+        format!("{}:{}-{}", place.part, place.after, place.recorded.unwrap_or(place.after))
+    };
     places.iter().map(name).collect::<Vec<_>>().join(" ")
 }
 
@@ -352,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_name_from_beyond_what_was_written_down_is_noticed() {
-        let place = |part, after, noted| Place { part, epoch: 1, after, noted };
+        let place = |part, after, recorded| PartitionCursor { part, epoch: 1, after, recorded };
         let places = [place(0, 5, None), place(1, 5, Some(9))];
         assert!(!is_behind(&name(&places), &places));
         assert!(!is_behind("0:1-5 1:5-9", &places) && !is_behind("parked [7, 9]", &places));

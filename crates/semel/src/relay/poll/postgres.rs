@@ -24,21 +24,23 @@ use std::time::{Duration, Instant};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use self::group::Walk;
-use self::link::Link;
+use self::leased_session::LeasedSession;
 use self::options::Outbox;
+use self::partition_group::ScanPlan;
 use self::retry::Retry;
-use super::aside::{Aside, Tried};
+use super::parking::{ParkedRows, RetryBatch};
 use super::{DUE_EVERY, LANES, due_after};
-use crate::relay::source::{Batch, Lag, Pending, Position, Pruned, Reached, Settled, Source, SourceError};
+use crate::relay::outbox_reader::{
+    Batch, Lag, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
+};
 use crate::store::{ErrorKind, Fate, StoreError};
 
-mod ahead;
-mod desk;
-pub(in crate::relay) mod group;
-pub(in crate::relay) mod link;
+mod admin;
+pub(in crate::relay) mod leased_session;
 mod list;
 pub(in crate::relay) mod options;
+pub(in crate::relay) mod partition_group;
+mod prefetch;
 mod prune;
 pub(in crate::relay) mod read;
 pub(in crate::relay) mod retry;
@@ -48,10 +50,10 @@ mod statement;
 pub use options::{PostgresOutbox, PostgresOutboxOptions};
 
 /// One relay's share of the outbox.
-pub struct PostgresSource {
+pub struct PostgresOutboxReader {
     outbox: Arc<Outbox>,
     me: Uuid,
-    link: Option<Link>,
+    link: Option<LeasedSession>,
     outstanding: Option<(Batch, Origin)>,
     /// Whose turn it is.
     turn: usize,
@@ -83,7 +85,7 @@ enum Origin {
     Parked(Box<Retry>),
 }
 
-impl PostgresSource {
+impl PostgresOutboxReader {
     fn new(outbox: Arc<Outbox>) -> Self {
         Self {
             outbox,
@@ -106,10 +108,10 @@ impl PostgresSource {
     }
 
     /// Does something that cannot be done half. Cancelled or failed, all is read again.
-    async fn surely<T>(
+    async fn or_reset<T>(
         &mut self,
-        work: impl AsyncFnOnce(&mut Self) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
+        work: impl AsyncFnOnce(&mut Self) -> Result<T, OutboxReaderError>,
+    ) -> Result<T, OutboxReaderError> {
         if self.unsure {
             self.forget();
         }
@@ -123,7 +125,7 @@ impl PostgresSource {
     }
 
     /// A connection, and lanes only while they are ours.
-    async fn linked(&mut self) -> Result<(), SourceError> {
+    async fn linked(&mut self) -> Result<(), OutboxReaderError> {
         if self.link.as_ref().is_some_and(|link| !link.session.is_open()) {
             self.forget();
         }
@@ -133,18 +135,18 @@ impl PostgresSource {
             self.forget();
         }
         if self.link.is_none() {
-            self.link = Some(Link::open(&self.outbox, self.me).await?);
+            self.link = Some(LeasedSession::open(&self.outbox, self.me).await?);
         }
         Ok(())
     }
 
     /// A connection, with a lease that lasts, and the lanes that fall to us.
-    async fn ready(&mut self) -> Result<(), SourceError> {
+    async fn ready(&mut self) -> Result<(), OutboxReaderError> {
         self.linked().await?;
         let (outbox, idle) = (self.outbox.clone(), self.outstanding.is_none());
         let Some(link) = &mut self.link else { return Ok(()) };
         if self.whole && link.groups.is_empty() {
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         }
         link.beat_if_due(&outbox).await?;
         if idle && !self.whole && link.heard {
@@ -154,7 +156,7 @@ impl PostgresSource {
     }
 
     /// Gives what is outstanding, or finds the next.
-    async fn find(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.ready().await?;
         if let Some((batch, _)) = &self.outstanding {
             return Ok(Some(batch.clone()));
@@ -171,7 +173,7 @@ impl PostgresSource {
         // ever about the events of others.
         for _ in 0..4 * LANES {
             let Some(link) = &mut self.link else { return Ok(None) };
-            group::merge(&mut link.groups);
+            partition_group::merge(&mut link.groups);
             let groups = link.groups.len();
             let mut arrived = false;
             for step in 0..groups {
@@ -196,9 +198,9 @@ impl PostgresSource {
     }
 
     /// What the sink has had last, if that is not done.
-    async fn find_reached(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_reached(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let (Some(place), Some(link)) = (self.reached.clone(), &self.link) else { return Ok(None) };
-        let found = if let Some(ns) = Tried::named(&place) {
+        let found = if let Some(ns) = RetryBatch::named(&place) {
             let outbox = self.outbox.clone();
             let again = link.again(&outbox, &ns).await?;
             again.map(|(retry, events)| self.give(place, events, Origin::Parked(Box::new(retry))))
@@ -217,7 +219,7 @@ impl PostgresSource {
         Ok(found)
     }
 
-    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let outbox = self.outbox.clone();
         let Some(link) = &mut self.link else { return Ok(None) };
         let Some((retry, events)) = link.due(&outbox).await? else {
@@ -237,21 +239,21 @@ impl PostgresSource {
     }
 
     /// The next chunk of a group, written down.
-    async fn find_in(&mut self, at: usize) -> Result<Found, SourceError> {
+    async fn find_in(&mut self, at: usize) -> Result<Found, OutboxReaderError> {
         let outbox = self.outbox.clone();
         let Some(link) = &mut self.link else { return Ok(Found::Nothing) };
         let mut opened = false;
         loop {
             let Some(group) = link.groups.get(at) else { return Ok(Found::Nothing) };
             match &group.window {
-                None if opened || group::is_awaited(&link.groups, at) => return Ok(Found::Nothing),
+                None if opened || partition_group::is_awaited(&link.groups, at) => return Ok(Found::Nothing),
                 None => {
                     opened = true;
                     if !link.open_window(&outbox, at).await? {
                         return Ok(Found::Nothing);
                     }
                 }
-                Some(window) if window.walk == Walk::Unknown => link.find_walk(&outbox, at).await?,
+                Some(window) if window.walk == ScanPlan::Unknown => link.find_walk(&outbox, at).await?,
                 Some(window) => {
                     let (low, high, after) = (group.low.clone(), window.high.clone(), window.after);
                     let chunk = link.chunk(&outbox, at).await?;
@@ -263,7 +265,7 @@ impl PostgresSource {
                         let Some(group) = link.groups.get_mut(at) else { return Ok(Found::Nothing) };
                         // What was written down may have been of lanes that others have now. Behind it there is more.
                         if let Some(window) = &mut group.window
-                            && let Some(until) = window.noted.take()
+                            && let Some(until) = window.recorded.take()
                         {
                             window.after = until;
                             continue;
@@ -275,20 +277,20 @@ impl PostgresSource {
                         }
                         continue;
                     };
-                    let until = window.noted.unwrap_or(until);
+                    let until = window.recorded.unwrap_or(until);
                     let mut moved = Vec::new();
-                    let noted = window.noted.is_some();
-                    if !noted {
+                    let recorded = window.recorded.is_some();
+                    if !recorded {
                         let values: [&(dyn ToSql + Sync); 5] =
                             [&low.text(), &high.text(), &after, &until, &group.tids];
                         moved = link.fenced(&outbox.statements.note, group, &values).await?;
                     }
                     link.moved(at, &moved)?;
                     if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
-                        window.noted = Some(until);
+                        window.recorded = Some(until);
                     }
                     let place = link.groups.get(at).and_then(|group| group.place()).unwrap_or_default();
-                    if noted && self.whole {
+                    if recorded && self.whole {
                         link.settle_what_was_done(&outbox).await?;
                     }
                     link.read_ahead(&outbox);
@@ -308,11 +310,11 @@ impl PostgresSource {
         batch
     }
 
-    async fn settle(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+    async fn settle(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let outbox = self.outbox.clone();
         let (Some((batch, origin)), Some(link)) = (&self.outstanding, &mut self.link) else {
             // The connection broke meanwhile: the batch is given again.
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         };
         match origin {
             Origin::Parked(retry) => {
@@ -322,22 +324,22 @@ impl PostgresSource {
             }
             Origin::Window { lane, seqs, until } => {
                 let at = link.groups.iter().position(|group| group.lanes.contains(lane));
-                let at = at.ok_or(SourceError::Fenced)?;
-                let group = link.groups.get(at).ok_or(SourceError::Fenced)?;
-                let aside = Aside::of(seqs, &batch.events, settled);
+                let at = at.ok_or(OutboxReaderError::Fenced)?;
+                let group = link.groups.get(at).ok_or(OutboxReaderError::Fenced)?;
+                let aside = ParkedRows::of(seqs, &batch.events, settled);
                 let moved = if aside.seqs.is_empty() {
                     link.fenced(&outbox.statements.advance, group, &[until, &group.tids]).await?
                 } else {
                     // Whose key is parked now was not when the next chunk was read.
                     link.ahead = None;
                     let retry_ms = outbox.options.retry_ms();
-                    let Aside { seqs, keys, errors, for_good } = &aside;
+                    let ParkedRows { seqs, keys, errors, for_good } = &aside;
                     let values: [&(dyn ToSql + Sync); 6] = [until, seqs, errors, keys, for_good, &retry_ms];
                     link.fenced(&outbox.statements.park, group, &values).await?
                 };
                 link.moved(at, &moved)?;
                 if let Some(window) = link.groups.get_mut(at).and_then(|group| group.window.as_mut()) {
-                    (window.after, window.noted) = (*until, None);
+                    (window.after, window.recorded) = (*until, None);
                 }
             }
         }
@@ -346,18 +348,18 @@ impl PostgresSource {
     }
 }
 
-impl Source for PostgresSource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
-        self.surely(async |this| this.find().await).await
+impl OutboxReader for PostgresOutboxReader {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
+        self.or_reset(async |this| this.find().await).await
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.whole = true;
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             this.linked().await?;
             let outbox = this.outbox.clone();
             let Some(link) = &mut this.link else { return Ok(false) };
-            let taken = link.take_all(&outbox).await?;
+            let taken = link.acquire_exclusive(&outbox).await?;
             if !taken {
                 this.outstanding = None;
             }
@@ -366,19 +368,23 @@ impl Source for PostgresSource {
         .await
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && !reached.position.lineage.matches(&link.lineage)
         {
             let (stored, found) = (reached.position.lineage.clone(), link.lineage.clone());
-            return Err(SourceError::Lineage { stored, found });
+            return Err(OutboxReaderError::Lineage { stored, found });
         }
         if let (Some(reached), Some(link)) = (reached, &self.link)
-            && group::is_behind(&link.groups, &reached.position.place)
+            && partition_group::is_behind(&link.groups, &reached.position.place)
         {
             // Or another has had it since: then it is its position, and not for us to judge.
             let reached = reached.position.place.clone();
-            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
+            return Err(if self.holds_lease() {
+                OutboxReaderError::Behind { reached }
+            } else {
+                OutboxReaderError::Fenced
+            });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -387,32 +393,32 @@ impl Source for PostgresSource {
         Ok(())
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        self.surely(async |this| this.settle(settled).await).await
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.or_reset(async |this| this.settle(settled).await).await
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         let outbox = self.outbox.clone();
-        let Some(link) = &mut self.link else { return Err(SourceError::Fenced) };
+        let Some(link) = &mut self.link else { return Err(OutboxReaderError::Fenced) };
         // Tried again soon if it fails, not at once.
         link.beat_at = Instant::now() + outbox.options.lease / 10;
-        link.beat(&outbox).await
+        link.heartbeat(&outbox).await
     }
 
-    fn keep_in(&self) -> Duration {
-        let due = |link: &Link| link.beat_at.saturating_duration_since(Instant::now());
+    fn renew_after(&self) -> Duration {
+        let due = |link: &LeasedSession| link.beat_at.saturating_duration_since(Instant::now());
         self.link.as_ref().map_or(self.outbox.options.lease / 3, due)
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         !self.unsure && self.link.as_ref().is_some_and(|link| Instant::now() < link.ours_until)
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         if self.outstanding.is_some() {
             return Ok(Pruned::default());
         }
-        self.surely(async |this| {
+        self.or_reset(async |this| {
             this.ready().await?;
             let outbox = this.outbox.clone();
             match &mut this.link {
@@ -423,13 +429,13 @@ impl Source for PostgresSource {
         .await
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
-        self.surely(async |this| {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
+        self.or_reset(async |this| {
             let had = this.outstanding.is_some();
             this.ready().await?;
             // Under a new lease, but what is on its way is another's by now.
             if had && this.outstanding.is_none() {
-                return Err(SourceError::Fenced);
+                return Err(OutboxReaderError::Fenced);
             }
             let outbox = this.outbox.clone();
             match &this.link {
@@ -440,11 +446,11 @@ impl Source for PostgresSource {
         .await
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         self.outstanding = None;
         let outbox = self.outbox.clone();
         match self.link.take() {
-            Some(link) if link.session.is_open() => Ok(link.leave(&outbox).await?),
+            Some(link) if link.session.is_open() => Ok(link.release(&outbox).await?),
             _ => Ok(()),
         }
     }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::intent::identity::IntentId;
 use crate::intent::key::Key;
 use crate::outbox::Event;
-use crate::relay::source::Pending;
+use crate::relay::outbox_reader::Pending;
 
 /// An id is a UUID; what is none becomes one, always the same.
 pub(in crate::relay) fn named(id: &str) -> Uuid {

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use self::table::{Table, Turn};
-use super::aside::{Aside, Tried};
+use super::parking::{ParkedRows, RetryBatch};
 use super::{Bounds, DUE_EVERY, due_after};
-use crate::relay::source::{
-    Batch, Lag, Lineage, Pending, Position, Pruned, Reached, Rebase, Settled, Source, SourceError,
+use crate::relay::outbox_reader::{
+    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Rebase, Settled,
+    SinkCheckpoint,
 };
 use crate::store::{ErrorKind, Fate, StoreError};
 
-mod desk;
+mod admin;
 mod list;
 mod table;
 
@@ -60,8 +61,8 @@ impl SqliteOutbox {
     }
 
     /// A source for one relay.
-    pub fn source(&self) -> SqliteSource {
-        SqliteSource {
+    pub fn source(&self) -> SqliteOutboxReader {
+        SqliteOutboxReader {
             outbox: self.clone(),
             me: Uuid::now_v7().to_string(),
             table: None,
@@ -78,21 +79,21 @@ impl SqliteOutbox {
     /// Does something with a table of its own, off the runtime's threads.
     async fn with<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Table) -> Result<T, SourceError> + Send + 'static,
-    ) -> Result<T, SourceError> {
+        work: impl FnOnce(&Table) -> Result<T, OutboxReaderError> + Send + 'static,
+    ) -> Result<T, OutboxReaderError> {
         let path = self.path.clone();
         blocking(move || work(&Table::open(&path)?)).await
     }
 
     /// Takes the file for the right one from here on.
-    pub async fn rebase(&self, rebase: Rebase) -> Result<(), SourceError> {
+    pub async fn rebase(&self, rebase: Rebase) -> Result<(), OutboxReaderError> {
         let path = self.path.clone();
         blocking(move || Table::rebase(&path, rebase)).await
     }
 }
 
 /// A relay's turn at the outbox.
-pub struct SqliteSource {
+pub struct SqliteOutboxReader {
     outbox: SqliteOutbox,
     me: String,
     /// Away while something is done with it. Whoever cancels that finds none, and opens another.
@@ -110,15 +111,15 @@ pub struct SqliteSource {
 
 enum Origin {
     Chunk { seqs: Vec<i64>, until: i64 },
-    Parked(Tried),
+    Parked(RetryBatch),
 }
 
-impl SqliteSource {
+impl SqliteOutboxReader {
     /// Does something with the table. After a failure everything is read again.
     async fn with<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&Table) -> Result<T, SourceError> + Send + 'static,
-    ) -> Result<T, SourceError> {
+        work: impl FnOnce(&Table) -> Result<T, OutboxReaderError> + Send + 'static,
+    ) -> Result<T, OutboxReaderError> {
         let path = self.outbox.path.clone();
         let table = match self.table.take() {
             Some(table) => table,
@@ -152,10 +153,10 @@ impl SqliteSource {
     }
 
     /// Has the lease, or not.
-    async fn ready(&mut self) -> Result<bool, SourceError> {
+    async fn ready(&mut self) -> Result<bool, OutboxReaderError> {
         self.still_ours();
         if self.whole && self.turn.is_none() {
-            return Err(SourceError::Fenced);
+            return Err(OutboxReaderError::Fenced);
         }
         self.take_or_renew().await
     }
@@ -166,7 +167,7 @@ impl SqliteSource {
         }
     }
 
-    async fn take_or_renew(&mut self) -> Result<bool, SourceError> {
+    async fn take_or_renew(&mut self) -> Result<bool, OutboxReaderError> {
         let now = Instant::now();
         if now < self.beat_at && (self.turn.is_none() || self.table.is_some()) {
             return Ok(self.turn.is_some());
@@ -186,7 +187,7 @@ impl SqliteSource {
         Ok(self.turn.is_some())
     }
 
-    async fn find_due(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_due(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let bytes_max = self.outbox.bounds.bytes_max;
         let (tried, events) = self.with(move |table| table.due(bytes_max)).await?;
         if tried.ns.is_empty() && tried.empty.is_empty() {
@@ -202,9 +203,9 @@ impl SqliteSource {
     }
 
     /// What the sink has had last, if that is not done and was parked.
-    async fn find_parked_again(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn find_parked_again(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         let Some(place) = self.reached.clone() else { return Ok(None) };
-        let Some(ns) = Tried::named(&place) else { return Ok(None) };
+        let Some(ns) = RetryBatch::named(&place) else { return Ok(None) };
         let (tried, events) = self.with(move |table| table.again(&ns)).await?;
         if events.is_empty() {
             return Ok(None);
@@ -212,8 +213,8 @@ impl SqliteSource {
         Ok(Some(self.give(place, events, Origin::Parked(tried))))
     }
 
-    fn epoch(&self) -> Result<i64, SourceError> {
-        self.turn.as_ref().map(|turn| turn.epoch).ok_or(SourceError::Fenced)
+    fn epoch(&self) -> Result<i64, OutboxReaderError> {
+        self.turn.as_ref().map(|turn| turn.epoch).ok_or(OutboxReaderError::Fenced)
     }
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
@@ -225,8 +226,8 @@ impl SqliteSource {
     }
 }
 
-impl Source for SqliteSource {
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+impl OutboxReader for SqliteOutboxReader {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         if !self.ready().await? {
             return Ok(None);
         }
@@ -237,8 +238,9 @@ impl Source for SqliteSource {
             return Ok(Some(batch));
         }
         // What is written down is named already, and comes first if the sink has had it last.
-        let noted = self.turn.as_ref().and_then(|turn| turn.noted.map(|until| place(turn.after, until)));
-        self.reached = self.reached.take().filter(|reached| Some(reached) == noted.as_ref());
+        let recorded =
+            self.turn.as_ref().and_then(|turn| turn.recorded.map(|until| place(turn.after, until)));
+        self.reached = self.reached.take().filter(|reached| Some(reached) == recorded.as_ref());
         if self.reached.is_none()
             && Instant::now() >= self.due_at
             && let Some(batch) = self.find_due().await?
@@ -250,31 +252,35 @@ impl Source for SqliteSource {
         let Some((until, seqs, events)) = self.with(move |table| table.chunk(&turn, bounds)).await? else {
             return Ok(None);
         };
-        let Some(turn) = &mut self.turn else { return Err(SourceError::Fenced) };
-        turn.noted = Some(until);
+        let Some(turn) = &mut self.turn else { return Err(OutboxReaderError::Fenced) };
+        turn.recorded = Some(until);
         let place = place(turn.after, until);
         Ok(Some(self.give(place, events, Origin::Chunk { seqs, until })))
     }
 
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.whole = true;
         self.still_ours();
         self.take_or_renew().await
     }
 
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         let found = self.turn.as_ref().map(|turn| Lineage::read(&turn.lineage));
         if let (Some(reached), Some(found)) = (reached, found)
             && !reached.position.lineage.matches(&found)
         {
-            return Err(SourceError::Lineage { stored: reached.position.lineage.clone(), found });
+            return Err(OutboxReaderError::Lineage { stored: reached.position.lineage.clone(), found });
         }
         if let (Some(reached), Some(turn)) = (reached, &self.turn)
-            && is_behind(&reached.position.place, turn.noted.unwrap_or(turn.after))
+            && is_behind(&reached.position.place, turn.recorded.unwrap_or(turn.after))
         {
             // Or another has had it since: then it is its position, and not for us to judge.
             let reached = reached.position.place.clone();
-            return Err(if self.holds() { SourceError::Behind { reached } } else { SourceError::Fenced });
+            return Err(if self.holds_lease() {
+                OutboxReaderError::Behind { reached }
+            } else {
+                OutboxReaderError::Fenced
+            });
         }
         self.reached = reached.map(|reached| reached.position.place.clone());
         if self.outstanding.as_ref().map(|(batch, _)| &batch.position.place) != self.reached.as_ref() {
@@ -283,20 +289,20 @@ impl Source for SqliteSource {
         Ok(())
     }
 
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
         let (epoch, retry) = (self.epoch()?, self.outbox.retry);
         match self.outstanding.take().filter(|_| self.table.is_some()) {
-            None => return Err(SourceError::Fenced),
+            None => return Err(OutboxReaderError::Fenced),
             Some((_, Origin::Parked(tried))) => {
                 self.due_at = Instant::now() + due_after(settled);
                 let settled = settled.to_vec();
                 self.with(move |table| table.retried(epoch, &tried, &settled, retry)).await?;
             }
             Some((batch, Origin::Chunk { seqs, until })) => {
-                let aside = Aside::of(&seqs, &batch.events, settled);
+                let aside = ParkedRows::of(&seqs, &batch.events, settled);
                 self.with(move |table| table.advance(epoch, until, &aside, retry)).await?;
                 if let Some(turn) = &mut self.turn {
-                    (turn.after, turn.noted) = (until, None);
+                    (turn.after, turn.recorded) = (until, None);
                 }
             }
         }
@@ -304,37 +310,41 @@ impl Source for SqliteSource {
         Ok(())
     }
 
-    async fn keep(&mut self) -> Result<(), SourceError> {
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
         self.beat_at = Instant::now();
         let outstanding = self.outstanding.is_some();
         let kept = self.ready().await?;
-        if kept && outstanding == self.outstanding.is_some() { Ok(()) } else { Err(SourceError::Fenced) }
+        if kept && outstanding == self.outstanding.is_some() {
+            Ok(())
+        } else {
+            Err(OutboxReaderError::Fenced)
+        }
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.beat_at.saturating_duration_since(Instant::now())
     }
 
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         self.turn.is_some() && self.table.is_some() && Instant::now() < self.ours_until
     }
 
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         if self.outstanding.is_some() {
             return Ok(Pruned::default());
         }
         self.with(move |table| table.prune(older_than)).await
     }
 
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         let epoch = self.epoch().ok();
         self.outbox.with(move |table| table.lag(epoch)).await
     }
 
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         let epoch = self.epoch().ok();
         if let Some(epoch) = epoch {
-            self.with(move |table| table.leave(epoch)).await?;
+            self.with(move |table| table.release(epoch)).await?;
         }
         self.forget();
         Ok(())
@@ -354,8 +364,8 @@ fn is_behind(place: &str, written: i64) -> bool {
 
 /// Runs what blocks on a thread that may.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SourceError> + Send + 'static,
-) -> Result<T, SourceError> {
+    work: impl FnOnce() -> Result<T, OutboxReaderError> + Send + 'static,
+) -> Result<T, OutboxReaderError> {
     let lost = |error| {
         let message = "the thread that works on the outbox's file ended early; start the relay again";
         StoreError::new(ErrorKind::Unavailable, Fate::InDoubt, message).with_source(error)

@@ -23,22 +23,22 @@ use std::time::Duration;
 use rdkafka::error::RDKafkaErrorCode as Code;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use self::greeted::Greeted;
-use self::line::{Batch, Line, Report};
-use self::verdict::Verdict;
-use super::answers::{Answers, held_back, overtaken};
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use self::error_class::ErrorClass;
+use self::known_keys::KnownKeys;
+use self::producer::{Batch, KafkaProducer, Report};
+use super::publish_results::{PublishResults, held_back, overtaken};
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
-mod greeted;
-pub(crate) mod line;
+pub(crate) mod error_class;
+mod known_keys;
 mod options;
 mod position;
 mod probe;
-pub(crate) mod steps;
+pub(crate) mod producer;
+pub(crate) mod producer_pair;
 mod transaction;
-pub(crate) mod turns;
-pub(crate) mod verdict;
+pub(crate) mod transaction_steps;
 pub(crate) mod version;
 
 pub(crate) use options::client;
@@ -62,11 +62,11 @@ const PURGE_PATIENCE: Duration = Duration::from_secs(2);
 /// ```
 pub struct KafkaSink {
     options: KafkaOptions,
-    line: Option<Line>,
+    line: Option<KafkaProducer>,
     /// A call was left before its end: what it queued may still be on its way.
     left: bool,
-    greeted: Greeted,
-    broken_by: Vec<String>,
+    greeted: KnownKeys,
+    violations: Vec<String>,
 }
 
 impl KafkaSink {
@@ -76,13 +76,13 @@ impl KafkaSink {
     }
 
     fn open(options: KafkaOptions) -> Result<Self, SinkError> {
-        let line = Line::open(&options.at_least_once())?;
+        let line = KafkaProducer::open(&options.at_least_once())?;
         Ok(Self {
             options,
             line: Some(line),
             left: false,
-            greeted: Greeted::default(),
-            broken_by: Vec::new(),
+            greeted: KnownKeys::default(),
+            violations: Vec::new(),
         })
     }
 
@@ -92,16 +92,17 @@ impl KafkaSink {
         &mut self,
         events: &[Arc<Event>],
         round: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<(usize, Report)> {
-        let line = match self.line.take().map_or_else(|| Line::open(&self.options.at_least_once()), Ok) {
-            Ok(line) => self.line.insert(line),
-            Err(error) => {
-                round.iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
-                return Vec::new();
-            }
-        };
+        let line =
+            match self.line.take().map_or_else(|| KafkaProducer::open(&self.options.at_least_once()), Ok) {
+                Ok(line) => self.line.insert(line),
+                Err(error) => {
+                    round.iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
+                    return Vec::new();
+                }
+            };
         let batch = Batch::of(round.len());
         let mut sent = vec![true; round.len()];
         let mut stale = false;
@@ -147,16 +148,16 @@ impl Drop for KafkaSink {
 impl Sink for KafkaSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::AtLeastOnce,
+            delivery: DeliverySemantics::AtLeastOnce,
             sentence: "Kafka, acks=all: every event at least once, in the order of its key; after a crash or a lost \
                        answer more often, with the same semel-id."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
-        self.broken_by = probe::reach(&self.options).await?;
+        self.violations = probe::reach(&self.options).await?;
         Ok(())
     }
 
@@ -164,9 +165,9 @@ impl Sink for KafkaSink {
         let until = Instant::now() + self.options.timeout;
         if std::mem::replace(&mut self.left, true) {
             self.line = None;
-            self.greeted = Greeted::default();
+            self.greeted = KnownKeys::default();
         }
-        let mut answers = Answers::to(events);
+        let mut answers = PublishResults::to(events);
         let (ahead, behind) = self.greeted.split(events, (0..events.len()).collect());
         let mut waiting = ahead;
         let mut behind = Some(behind);
@@ -187,7 +188,7 @@ impl Sink for KafkaSink {
             }
             let alone = round.len() == 1;
             let reports = self.round(events, &round, &mut answers, until).await;
-            let blamed = |code| verdict::of(code, self.options.missing) == Verdict::Refused;
+            let blamed = |code| error_class::of(code, self.options.missing) == ErrorClass::Refused;
             let any_blamed = reports.iter().any(|(_, report)| report.is_err_and(blamed));
             let mut doubted = HashSet::new();
             for (n, report) in reports {
@@ -206,22 +207,22 @@ impl Sink for KafkaSink {
                     }
                     // It stood behind such a batch and was not sent, or turned away.
                     Err(code) if any_blamed && !alone && is_turned_away(code) => waiting.push(n),
-                    Err(code) if held => match verdict::of(code, self.options.missing) {
-                        Verdict::Maybe => answers.set(n, overtaken()),
+                    Err(code) if held => match error_class::of(code, self.options.missing) {
+                        ErrorClass::Maybe => answers.set(n, overtaken()),
                         _ => answers.set(n, held_back()),
                     },
                     Err(code) => {
                         if is_unknown_topic(code) {
                             self.line = None;
                         }
-                        let answer = verdict::answer(code, events[n].topic(), self.options.missing);
+                        let answer = error_class::answer(code, events[n].topic(), self.options.missing);
                         answers.set(n, answer);
                     }
                 }
             }
             if self.line.is_none() {
                 // The next producer is unknown everywhere: again the first of each key goes ahead.
-                self.greeted = Greeted::default();
+                self.greeted = KnownKeys::default();
                 let (ahead, mut rest) = self.greeted.split(events, std::mem::take(&mut waiting));
                 waiting = ahead;
                 if !rest.is_empty() {
@@ -244,7 +245,7 @@ impl Sink for KafkaSink {
 
 /// Returns when every record has been reported. A producer that has stopped for good throws away what is queued, but a
 /// batch that was under way and comes back to the queue after that would lie there for ever.
-async fn reported(line: &Line, batch: &Batch) {
+async fn reported(line: &KafkaProducer, batch: &Batch) {
     while timeout(STOPPED_PAUSE, batch.complete()).await.is_err() {
         if line.fatal().is_some() {
             line.purge_queue();
@@ -254,14 +255,14 @@ async fn reported(line: &Line, batch: &Batch) {
 
 /// Queues one event.
 async fn queue(
-    line: &Line,
+    line: &KafkaProducer,
     options: &KafkaOptions,
     event: &Event,
     batch: &Arc<Batch>,
     place: usize,
     until: Instant,
 ) -> Result<(), Code> {
-    let mut record = line::record(event, &options.style, batch, place);
+    let mut record = producer::record(event, &options.style, batch, place);
     loop {
         match line.send(record) {
             Ok(()) => return Ok(()),
@@ -276,7 +277,7 @@ async fn queue(
 
 /// The answer for an event that was not even queued: nothing is in doubt.
 fn not_queued(code: Code, event: &Event, options: &KafkaOptions) -> Published {
-    match verdict::answer(code, event.topic(), options.missing) {
+    match error_class::answer(code, event.topic(), options.missing) {
         Published::Failed(error) => Published::Failed(SinkError::not_published(error.to_string())),
         other => other,
     }

@@ -10,7 +10,7 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use super::options::KafkaOptions;
-use super::steps::left;
+use super::transaction_steps::left;
 use crate::sink::SinkError;
 
 /// How far from the end the reading begins. A relay's last position is among the last records unless many relays share

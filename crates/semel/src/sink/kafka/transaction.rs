@@ -16,15 +16,15 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use rdkafka::producer::BaseRecord;
 use tokio::sync::Mutex;
 
-use super::line::{Batch, Report, Ticket, is_librdkafkas, record};
+use super::error_class::{self, ErrorClass};
 use super::options::KafkaOptions;
-use super::steps::{Failed, Steps, in_doubt, not_begun};
-use super::turns::Turns;
-use super::verdict::{self, Verdict};
+use super::producer::{Batch, Report, Ticket, is_librdkafkas, record};
+use super::producer_pair::ProducerPair;
+use super::transaction_steps::{Failed, TransactionSteps, in_doubt, not_begun};
 use super::version::Features;
 use super::{position, version};
 use crate::outbox::Event;
-use crate::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+use crate::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
 /// Publishes to Kafka exactly once, for readers with `isolation.level=read_committed`.
 ///
@@ -45,11 +45,11 @@ pub struct KafkaTransactions {
     options: Arc<KafkaOptions>,
     id: Arc<str>,
     /// `None` until it is begun, and when nobody knows what became of a transaction.
-    turns: Option<Turns>,
+    turns: Option<ProducerPair>,
     /// One piece of work at a time, also when its caller has gone away.
     turn: Arc<Mutex<()>>,
     features: Option<Features>,
-    broken_by: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl KafkaTransactions {
@@ -64,14 +64,14 @@ impl KafkaTransactions {
             )));
         }
         // Tried once, so that a mistake in the configuration is told here.
-        drop(Turns::open(&options, ids(id))?);
+        drop(ProducerPair::open(&options, ids(id))?);
         Ok(Self {
             options: Arc::new(options),
             id: id.into(),
             turns: None,
             turn: Arc::default(),
             features: None,
-            broken_by: Vec::new(),
+            violations: Vec::new(),
         })
     }
 
@@ -90,7 +90,7 @@ impl KafkaTransactions {
         let (options, id) = (Arc::clone(&self.options), Arc::clone(&self.id));
         let (events, position) = (events.to_vec(), position.map(<[u8]>::to_vec));
         let work = tokio::task::spawn_blocking(move || {
-            let run = |steps: Steps<'_>| {
+            let run = |steps: TransactionSteps<'_>| {
                 let transaction = Transaction { steps, id: &id, options: &options };
                 transaction.run(&events, position.as_deref())
             };
@@ -113,20 +113,20 @@ impl KafkaTransactions {
 
 impl Sink for KafkaTransactions {
     fn guarantee(&self) -> Guarantee {
-        let mut broken_by = self.broken_by.clone();
-        broken_by.extend(self.features.map(Features::complaints).unwrap_or_default());
+        let mut violations = self.violations.clone();
+        violations.extend(self.features.map(Features::complaints).unwrap_or_default());
         Guarantee {
-            delivery: Delivery::ExactlyOnce,
+            delivery: DeliverySemantics::ExactlyOnce,
             sentence: "Kafka transactions: readers with isolation.level=read_committed see every event once, in the \
                        order of its key; other readers may see some more often, with the same semel-id."
                 .to_owned(),
-            broken_by,
+            violations,
         }
     }
 
     /// Does not begin: whoever has the transactional id keeps it.
     async fn probe(&mut self) -> Result<(), SinkError> {
-        self.broken_by = super::probe::reach(&self.options).await?;
+        self.violations = super::probe::reach(&self.options).await?;
         let options = Arc::clone(&self.options);
         let asked = tokio::task::spawn_blocking(move || version::ask(options.first_broker()));
         self.features = asked.await.ok().flatten().or(self.features);
@@ -171,7 +171,7 @@ impl ExactlyOnce for KafkaTransactions {
         let watched = Arc::downgrade(&wanted);
         let work = tokio::task::spawn_blocking(move || {
             let until = Instant::now() + options.timeout;
-            let turns = Turns::open(&options, ids(&id))?;
+            let turns = ProducerPair::open(&options, ids(&id))?;
             turns.fence(until, || watched.strong_count() > 0)?;
             let position = position::read(&options, &id, until)?;
             let features = version::ask_and_warn(options.first_broker());
@@ -199,7 +199,7 @@ fn ids(id: &str) -> [String; 2] {
 }
 
 struct Transaction<'a> {
-    steps: Steps<'a>,
+    steps: TransactionSteps<'a>,
     /// What the position is kept under, whoever of the two writes it.
     id: &'a str,
     options: &'a KafkaOptions,
@@ -280,17 +280,17 @@ impl Transaction<'_> {
             return SinkError::not_published(format!(
                 "the position could not be written to {}: {code}{}",
                 self.options.positions,
-                verdict::advice(code)
+                error_class::advice(code)
             ));
         };
         let told = format!(
             "Kafka did not take the event {} for {}: {code}{}",
             event.id(),
             event.topic(),
-            verdict::advice(code)
+            error_class::advice(code)
         );
-        match verdict::of(code, self.options.missing) {
-            Verdict::Refused => SinkError::refused(event.id(), told),
+        match error_class::of(code, self.options.missing) {
+            ErrorClass::Refused => SinkError::refused(event.id(), told),
             _ => SinkError::not_published(told),
         }
     }

@@ -9,7 +9,7 @@ const ASKED: [&str; 4] = ["appendonly", "appendfsync", "maxmemory", "maxmemory-p
 
 /// What stands in the way. Who may not ask (some hosted servers allow nobody to) learns nothing. An error: there was no
 /// answer.
-pub(crate) async fn broken_by(connection: &mut MultiplexedConnection) -> Result<Vec<String>, String> {
+pub(crate) async fn violations(connection: &mut MultiplexedConnection) -> Result<Vec<String>, String> {
     let mut settings = HashMap::new();
     for name in ASKED {
         let asked: Result<HashMap<String, String>, RedisError> =
@@ -25,24 +25,24 @@ pub(crate) async fn broken_by(connection: &mut MultiplexedConnection) -> Result<
 
 fn judge(settings: &HashMap<String, String>) -> Vec<String> {
     let setting = |name: &str| settings.get(name).map_or("", String::as_str);
-    let mut broken_by = Vec::new();
+    let mut violations = Vec::new();
     if setting("appendonly") == "no" {
-        broken_by.push(
+        violations.push(
             "Redis has appendonly no: what it confirmed is gone when it ends; set appendonly yes".into(),
         );
     } else if matches!(setting("appendfsync"), "everysec" | "no") {
-        broken_by.push(format!(
+        violations.push(format!(
             "Redis has appendfsync {}: the last of what it confirmed is lost with the machine; set appendfsync always",
             setting("appendfsync")
         ));
     }
     let policy = setting("maxmemory-policy");
     if !matches!(setting("maxmemory"), "" | "0") && policy.starts_with("allkeys") {
-        broken_by.push(format!(
+        violations.push(format!(
             "Redis has maxmemory-policy {policy}: when it is full it drops whole streams, read or not; set noeviction"
         ));
     }
-    broken_by
+    violations
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError, Script};
 use tokio::time::{Instant, timeout_at};
 
-use super::answers::Answers;
 use super::headers::{self, Style};
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use super::publish_results::PublishResults;
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 pub(crate) mod durability;
@@ -79,7 +79,7 @@ impl RedisStreamOptions {
             script: Script::new(include_str!("append.lua")),
             connection: None,
             left: false,
-            broken_by: Vec::new(),
+            violations: Vec::new(),
         }
     }
 }
@@ -98,7 +98,7 @@ pub struct RedisStreamSink {
     connection: Option<MultiplexedConnection>,
     /// A call was left before its end: what it sent may still be on its way.
     left: bool,
-    broken_by: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl RedisStreamSink {
@@ -129,10 +129,10 @@ impl RedisStreamSink {
         &mut self,
         events: &[Arc<Event>],
         chunk: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) {
-        let fail = |answers: &mut Answers<'_>, from: usize, error: SinkError| {
+        let fail = |answers: &mut PublishResults<'_>, from: usize, error: SinkError| {
             chunk[from..].iter().for_each(|&n| answers.set(n, Published::Failed(error.clone())));
         };
         if self.connection.is_none() {
@@ -189,20 +189,20 @@ impl RedisStreamSink {
 impl Sink for RedisStreamSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::Deduplicated,
+            delivery: DeliverySemantics::Deduplicated,
             sentence: "Redis Streams: every event at least once, in the order of its topic; a repeat is recognised for a \
                        day (unless set) and appended once. As durable as Redis is: use appendonly yes and appendfsync \
                        always."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
     async fn probe(&mut self) -> Result<(), SinkError> {
         let until = Instant::now() + self.options.timeout;
         let mut connection = self.connect(until).await?;
-        let asked = durability::broken_by(&mut connection).await;
-        self.broken_by = asked.map_err(SinkError::not_published)?;
+        let asked = durability::violations(&mut connection).await;
+        self.violations = asked.map_err(SinkError::not_published)?;
         Ok(())
     }
 
@@ -211,7 +211,7 @@ impl Sink for RedisStreamSink {
         if std::mem::replace(&mut self.left, true) {
             self.connection = None;
         }
-        let mut answers = Answers::to(events);
+        let mut answers = PublishResults::to(events);
         let mut topics: Vec<(&str, Vec<usize>)> = Vec::new();
         for (n, event) in events.iter().enumerate() {
             match topics.iter_mut().find(|(topic, _)| *topic == event.topic()) {

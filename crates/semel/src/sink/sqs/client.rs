@@ -143,7 +143,7 @@ fn set(name: &str) -> Option<String> {
 
 /// Why a request did not succeed.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct SqsError {
     pub(crate) told: String,
     /// What SQS calls it, where it said so.
     pub(crate) code: Option<String>,
@@ -151,7 +151,7 @@ pub(crate) struct Trouble {
     pub(crate) maybe_done: bool,
 }
 
-impl Trouble {
+impl SqsError {
     pub(crate) fn of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E>) -> Self {
         let (told, maybe_done) = match error {
             SdkError::ConstructionFailure(_) => (chain(error), false),

@@ -24,21 +24,21 @@ use aws_sdk_sqs::types::{MessageAttributeValue, SendMessageBatchRequestEntry};
 use futures_util::StreamExt;
 use tokio::time::{Instant, timeout_at};
 
-use self::client::{Trouble, queue_name};
-use self::doubt::Doubts;
+use self::client::{SqsError, queue_name};
 use self::message::Message;
 use self::queue::Facts;
-use super::answers::Answers;
-use super::lanes::Lanes;
+use self::unconfirmed::Unconfirmed;
+use super::key_queues::KeyQueues;
+use super::publish_results::PublishResults;
 use super::repeats::deduplication_id;
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
 use crate::outbox::Event;
 
 pub(crate) mod client;
-mod doubt;
 pub(crate) mod message;
 mod options;
 pub(crate) mod queue;
+mod unconfirmed;
 
 pub use options::{InDoubt, SqsOptions};
 
@@ -60,8 +60,8 @@ const NAME_CHARS_MAX: usize = 80;
 pub struct SqsSink {
     options: SqsOptions,
     client: Client,
-    doubts: Doubts,
-    broken_by: Vec<String>,
+    doubts: Unconfirmed,
+    violations: Vec<String>,
 }
 
 /// What became of a message of a request.
@@ -79,8 +79,8 @@ impl SqsSink {
 
     fn open(options: SqsOptions) -> Result<Self, SinkError> {
         let client = options.access.open(Duration::ZERO).map_err(SinkError::not_published)?;
-        let broken_by = not_fifo(&options.access.url).into_iter().collect();
-        Ok(Self { client, doubts: Doubts::new(options.window), broken_by, options })
+        let violations = not_fifo(&options.access.url).into_iter().collect();
+        Ok(Self { client, doubts: Unconfirmed::new(options.window), violations, options })
     }
 
     /// The queue of a topic. An error: there can be none.
@@ -101,7 +101,7 @@ impl SqsSink {
         &mut self,
         events: &[Arc<Event>],
         wave: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) -> Vec<(String, Vec<(usize, Message)>)> {
         let now = Instant::now();
@@ -143,7 +143,7 @@ impl SqsSink {
         &mut self,
         events: &[Arc<Event>],
         wave: &[usize],
-        answers: &mut Answers<'_>,
+        answers: &mut PublishResults<'_>,
         until: Instant,
     ) {
         let mut requests = Vec::new();
@@ -187,13 +187,13 @@ impl SqsSink {
 impl Sink for SqsSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::Deduplicated,
+            delivery: DeliverySemantics::Deduplicated,
             sentence: "SQS FIFO: every event at least once, in the order of its key; a repeat within five minutes of the \
                        first attempt is stored once, one that is in doubt for longer is parked rather than sent blindly, \
                        and after a restart or a takeover a repeat later than that is stored again, with the same \
                        MessageDeduplicationId."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
@@ -202,14 +202,14 @@ impl Sink for SqsSink {
         if url.contains(TOPIC) {
             // Which queues there are to be is only known by the events. Whether SQS is there is known by asking anything.
             let asked = self.client.list_queues().max_results(1).send().await;
-            return match asked.map_err(|error| Trouble::of(&error)) {
+            return match asked.map_err(|error| SqsError::of(&error)) {
                 Err(trouble) if trouble.code.is_none() || trouble.maybe_done => {
                     Err(SinkError::not_published(trouble.told))
                 }
                 _ => Ok(()),
             };
         }
-        self.broken_by = match Facts::ask(&self.client, url).await {
+        self.violations = match Facts::ask(&self.client, url).await {
             Ok(Facts { fifo: true, .. }) => not_fifo(url).into_iter().collect(),
             Ok(Facts { fifo: false, .. }) => vec![standard(queue_name(url))],
             Err(trouble) if trouble.code.is_some() && !trouble.maybe_done => {
@@ -226,13 +226,13 @@ impl Sink for SqsSink {
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.access.timeout;
-        let mut answers = Answers::to(events);
+        let mut answers = PublishResults::to(events);
         if let Some(told) = not_fifo(&self.options.access.url) {
             let answer = Published::Failed(SinkError::not_published(told));
             (0..events.len()).for_each(|n| answers.set(n, answer.clone()));
             return answers.finish();
         }
-        let mut lanes = Lanes::of(events);
+        let mut lanes = KeyQueues::of(events);
         loop {
             let wave = lanes.next(&mut answers);
             if wave.is_empty() {
@@ -254,7 +254,7 @@ async fn send(
     let mut outcomes = Vec::with_capacity(messages.len());
     let mut parts = vec![&messages[..]];
     while let Some(part) = parts.pop() {
-        let failed = |trouble: &Trouble| {
+        let failed = |trouble: &SqsError| {
             let (told, maybe) = (trouble.told.clone(), trouble.maybe_done);
             part.iter().map(|(n, _)| (*n, Outcome::Not { told: told.clone(), maybe })).collect::<Vec<_>>()
         };
@@ -266,14 +266,14 @@ async fn send(
         let request = match entries {
             Ok(entries) => client.send_message_batch().queue_url(&url).set_entries(Some(entries)),
             Err(told) => {
-                outcomes.extend(failed(&Trouble { told, code: None, maybe_done: false }));
+                outcomes.extend(failed(&SqsError { told, code: None, maybe_done: false }));
                 continue;
             }
         };
         match timeout_at(until, request.send()).await {
             Err(_) => outcomes.extend(failed(&late(true))),
             Ok(Err(error)) => {
-                let trouble = Trouble::of(&error);
+                let trouble = SqsError::of(&error);
                 match trouble.is("BatchRequestTooLong") {
                     true if part.len() > 1 => {
                         let (first, second) = part.split_at(part.len() / 2);
@@ -299,8 +299,8 @@ async fn send(
     outcomes
 }
 
-fn late(maybe_done: bool) -> Trouble {
-    Trouble { told: "SQS did not answer in time".to_owned(), code: None, maybe_done }
+fn late(maybe_done: bool) -> SqsError {
+    SqsError { told: "SQS did not answer in time".to_owned(), code: None, maybe_done }
 }
 
 /// What a message that was not taken has to expect. What is said of its content stays true; a key, a right or a limit of

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
 
-use super::client::Trouble;
+use super::client::SqsError;
 
 /// A queue's settings, as far as promises depend on them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -23,9 +23,9 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// Asks for them.
-    pub(crate) async fn ask(client: &Client, url: &str) -> Result<Self, Trouble> {
+    pub(crate) async fn ask(client: &Client, url: &str) -> Result<Self, SqsError> {
         let asked = client.get_queue_attributes().queue_url(url).attribute_names(Name::All).send().await;
-        let told = asked.map_err(|error| Trouble::of(&error))?;
+        let told = asked.map_err(|error| SqsError::of(&error))?;
         Ok(Self::read(told.attributes().unwrap_or(&HashMap::new())))
     }
 

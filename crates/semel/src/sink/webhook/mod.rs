@@ -37,18 +37,18 @@ use http_body_util::Full;
 use rustls::RootCertStore;
 use tokio::time::Instant;
 
-use self::away::{Alone, Away};
+use self::circuit_breaker::{EndpointBreaker, OpenState};
 use self::signature::sign;
-use super::answers::Answers;
 use super::headers::{self, Style};
-use super::lanes::Lanes;
-use super::{Delivery, Guarantee, Published, Sink, SinkError};
+use super::key_queues::KeyQueues;
+use super::publish_results::PublishResults;
+use super::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
+use crate::http_post::{self, Poster, Says, Sent, is_ours};
 use crate::outbox::Event;
-use crate::post::{self, Poster, Says, Sent, is_ours};
 use crate::signature::Secret;
-use crate::trust;
+use crate::tls_roots;
 
-mod away;
+mod circuit_breaker;
 mod signature;
 
 /// Endpoints that are connected to at once when they are asked.
@@ -81,7 +81,7 @@ struct Endpoint {
 impl Endpoint {
     fn new(url: &str, secret: &str) -> Result<Self, SinkError> {
         let bad = |why: &str| SinkError::not_published(format!("{url:?} is no webhook's address: {why}"));
-        let uri = post::endpoint(url).map_err(bad)?;
+        let uri = http_post::endpoint(url).map_err(bad)?;
         let secret = Secret::standard(secret).map_err(SinkError::not_published)?;
         Ok(Self { uri, secret })
     }
@@ -118,7 +118,7 @@ impl WebhookOptions {
     /// When there is no certificate in it, or something else.
     pub fn trust(mut self, pem: &[u8]) -> Result<Self, SinkError> {
         let bad = |why| SinkError::not_published(format!("not a PEM file of certificate authorities: {why}"));
-        self.trust = Some(trust::of_pem(pem).map_err(bad)?);
+        self.trust = Some(tls_roots::of_pem(pem).map_err(bad)?);
         Ok(self)
     }
 
@@ -151,13 +151,13 @@ impl WebhookOptions {
         self.timeout = self.timeout.max(self.attempt * 2);
         let endpoints = self.endpoints.values().chain(&self.any).map(|endpoint| &endpoint.uri);
         let poster = Poster::new(endpoints, self.allow_private, self.attempt, self.trust.as_ref());
-        let broken_by = poster.broken_by().into_iter().collect();
+        let violations = poster.violations().into_iter().collect();
         WebhookSink {
             options: self,
             poster,
             away: Mutex::default(),
             others: tokio::sync::Mutex::default(),
-            broken_by,
+            violations,
         }
     }
 }
@@ -175,10 +175,10 @@ pub struct WebhookSink {
     options: WebhookOptions,
     poster: Poster,
     /// By endpoint.
-    away: Mutex<HashMap<Uri, Away>>,
+    away: Mutex<HashMap<Uri, EndpointBreaker>>,
     /// Which endpoints could be reached when that was last looked at.
     others: tokio::sync::Mutex<Option<(Instant, HashSet<Uri>)>>,
-    broken_by: Vec<String>,
+    violations: Vec<String>,
 }
 
 impl WebhookSink {
@@ -216,7 +216,7 @@ impl WebhookSink {
             let told = format!("{uri} did not answer; it is tried again in {} s", alone.left.as_secs() + 1);
             let parks = alone.for_long && self.others_are_there(uri, &alone).await;
             return Published::Failed(match parks {
-                true => SinkError::not_published(told).of_one_place(),
+                true => SinkError::not_published(told).destination_down(),
                 false => SinkError::not_tried(told),
             });
         }
@@ -253,8 +253,8 @@ impl WebhookSink {
 
     /// Whether another one has answered since this one fell silent, or can at least be connected to: nobody may have sent
     /// anything there since. Else it may be the network rather than one of them.
-    async fn others_are_there(&self, uri: &Uri, alone: &Alone) -> bool {
-        let has_answered = |away: &HashMap<Uri, Away>| {
+    async fn others_are_there(&self, uri: &Uri, alone: &OpenState) -> bool {
+        let has_answered = |away: &HashMap<Uri, EndpointBreaker>| {
             away.iter().any(|(other, away)| other != uri && away.has_answered_since(alone.since))
         };
         if has_answered(&self.away.lock().unwrap_or_else(PoisonError::into_inner)) {
@@ -286,7 +286,7 @@ impl WebhookSink {
         stream::iter(dials).buffer_unordered(DIALS_MAX).collect().await
     }
 
-    fn about<T>(&self, uri: &Uri, look: impl FnOnce(&mut Away) -> T) -> T {
+    fn about<T>(&self, uri: &Uri, look: impl FnOnce(&mut EndpointBreaker) -> T) -> T {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         look(away.entry(uri.clone()).or_default())
     }
@@ -295,19 +295,19 @@ impl WebhookSink {
 impl Sink for WebhookSink {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::AtLeastOnce,
+            delivery: DeliverySemantics::AtLeastOnce,
             sentence: "Webhooks: every event at least once, in the order of its key; after a crash or a lost answer more \
                        often, with the same webhook-id and Idempotency-Key."
                 .to_owned(),
-            broken_by: self.broken_by.clone(),
+            violations: self.violations.clone(),
         }
     }
 
     /// Connects to each endpoint and says nothing there.
     async fn probe(&mut self) -> Result<(), SinkError> {
-        self.broken_by = self.poster.broken_by().into_iter().collect();
+        self.violations = self.poster.violations().into_iter().collect();
         if self.options.endpoints.is_empty() && self.options.any.is_none() {
-            self.broken_by
+            self.violations
                 .push("no endpoint is configured: every event would be refused; name one".to_owned());
         }
         let mut away = None;
@@ -315,7 +315,7 @@ impl Sink for WebhookSink {
             match reached {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    self.broken_by.push(format!("nothing is sent to {uri}: {error}"));
+                    self.violations.push(format!("nothing is sent to {uri}: {error}"));
                 }
                 Err(error) => {
                     away.get_or_insert_with(|| {
@@ -329,8 +329,8 @@ impl Sink for WebhookSink {
 
     async fn publish(&mut self, events: &[Arc<Event>]) -> Vec<Published> {
         let until = Instant::now() + self.options.timeout;
-        let mut answers = Answers::to(events);
-        let mut lanes = Lanes::of(events);
+        let mut answers = PublishResults::to(events);
+        let mut lanes = KeyQueues::of(events);
         loop {
             let wave = lanes.next(&mut answers);
             if wave.is_empty() {
@@ -391,5 +391,5 @@ fn judge(status: StatusCode, uri: &Uri) -> Published {
     };
     // The endpoint is there and says it of this event, unless it says that it takes none now.
     let takes_none = matches!(status.as_u16(), 429 | 502..=504);
-    Published::Failed(if takes_none { error } else { error.of_one_place() })
+    Published::Failed(if takes_none { error } else { error.destination_down() })
 }

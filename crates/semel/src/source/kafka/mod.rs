@@ -24,18 +24,18 @@ use std::time::{Duration, Instant};
 use self::reader::Reader;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
-pub(crate) mod closing;
-mod held;
+mod commit_throttle;
+mod contiguous_offsets;
+pub(crate) mod error_class;
+mod in_flight;
 mod options;
 pub(crate) mod paused;
-mod prefix;
 pub(crate) mod reader;
 pub(crate) mod record;
 mod retention;
-mod told;
-pub(crate) mod trouble;
+pub(crate) mod shutdown;
 
-pub(crate) use held::Part;
+pub(crate) use in_flight::Part;
 pub use options::{Assignment, Begin, KafkaSourceOptions};
 
 /// Receives from Kafka as one consumer of a group.
@@ -125,7 +125,7 @@ impl Source for KafkaSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         let Some(reader) = self.reader.take() else { return Ok(()) };
         let timeout = self.options.timeout;
-        let left = closing::close(timeout, move || {
+        let left = shutdown::close(timeout, move || {
             reader.commit_now();
             // The last one closes it, which gives the partitions back.
             drop(reader);
@@ -139,7 +139,7 @@ impl Drop for KafkaSource {
     fn drop(&mut self) {
         // Closing waits for the broker.
         if let Some(reader) = self.reader.take() {
-            closing::aside(move || drop(reader));
+            shutdown::aside(move || drop(reader));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rdkafka::TopicPartitionList;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 
-use super::held::Part;
+use super::in_flight::Part;
 use super::reader::parts_of;
 use crate::source::SourceError;
 

@@ -8,11 +8,11 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode as Code};
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use super::held::{Held, Part};
+use super::commit_throttle::CommitThrottle;
+use super::in_flight::{InFlight, Part};
 use super::options::KafkaSourceOptions;
 use super::paused::Paused;
-use super::told::Told;
-use super::{record, trouble};
+use super::{error_class, record};
 use crate::source::SourceError;
 
 /// Longest wait in one piece: a wait that nobody is interested in any more ends that soon.
@@ -20,9 +20,9 @@ const POLL_MAX: Duration = Duration::from_millis(250);
 
 /// What the callbacks know.
 pub(super) struct Group {
-    held: Mutex<Held>,
+    held: Mutex<InFlight>,
     paused: Paused,
-    told: Mutex<Told>,
+    told: Mutex<CommitThrottle>,
 }
 
 impl ClientContext for Group {}
@@ -43,10 +43,10 @@ impl ConsumerContext for Group {
 
 impl Group {
     fn new(latest: bool) -> Self {
-        Self { held: Mutex::new(Held::new(latest)), paused: Paused::default(), told: Mutex::default() }
+        Self { held: Mutex::new(InFlight::new(latest)), paused: Paused::default(), told: Mutex::default() }
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn held(&self) -> MutexGuard<'_, InFlight> {
         lock(&self.held)
     }
 
@@ -106,7 +106,7 @@ impl Reader {
         Ok(Self { consumer, group, turn, lineage, polled, timeout: options.timeout })
     }
 
-    pub(super) fn held(&self) -> MutexGuard<'_, Held> {
+    pub(super) fn held(&self) -> MutexGuard<'_, InFlight> {
         self.group.held()
     }
 
@@ -128,7 +128,7 @@ impl Reader {
                     self.held().came(part, offset, delivery(&lineage));
                     taken += 1;
                 }
-                Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
+                Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
                 None if has || left.is_zero() => break,
                 None => {}
             }
@@ -168,7 +168,7 @@ impl Reader {
             match self.poll(Duration::ZERO) {
                 // Of a partition that we just got.
                 Some(Ok((part, offset, delivery))) => self.held().came(part, offset, delivery(&lineage)),
-                Some(Err(error)) => trouble::judge(&self.consumer, &error)?,
+                Some(Err(error)) => error_class::judge(&self.consumer, &error)?,
                 None => return Ok(false),
             }
             Ok(true)

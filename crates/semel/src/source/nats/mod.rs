@@ -24,12 +24,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 
-use self::held::{Held, first_lease, keep_in, lease};
-use self::link::{Arrival, Link};
+use self::connection::{Arrival, Connection};
+use self::in_flight::{InFlight, first_lease, keep_in, lease};
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
-mod held;
-mod link;
+mod connection;
+mod in_flight;
 mod options;
 mod record;
 
@@ -54,8 +54,8 @@ const NEXT: Duration = Duration::from_millis(2);
 /// ```
 pub struct NatsSource {
     options: NatsSourceOptions,
-    link: Option<Link>,
-    held: Held,
+    link: Option<Connection>,
+    held: InFlight,
     /// What was sent before may be somebody else's.
     settling_in: bool,
     /// As the consumer has it, once it is known.
@@ -75,7 +75,7 @@ impl NatsSource {
         Self {
             options,
             link: None,
-            held: Held::default(),
+            held: InFlight::default(),
             settling_in: true,
             ack_wait: None,
             lineage: None,
@@ -87,12 +87,12 @@ impl NatsSource {
         if self.has_left {
             return Err(SourceError::for_good("the source has left"));
         }
-        if self.link.as_ref().is_some_and(Link::is_of_before) {
+        if self.link.as_ref().is_some_and(Connection::is_of_before) {
             self.take_in_what_is_there();
             self.link = None;
         }
         if self.link.is_none() {
-            let link = Link::open(&self.options).await?;
+            let link = Connection::open(&self.options).await?;
             let before = self.lineage.replace(link.lineage.clone());
             if before.is_some_and(|before| before != link.lineage) {
                 self.held.abandon();
@@ -104,7 +104,7 @@ impl NatsSource {
         Ok(())
     }
 
-    fn link(&mut self) -> Result<&mut Link, SourceError> {
+    fn link(&mut self) -> Result<&mut Connection, SourceError> {
         self.link.as_mut().ok_or_else(not_connected)
     }
 
@@ -125,7 +125,7 @@ impl NatsSource {
     fn expire(&mut self) {
         if self.held.expire(Instant::now()) {
             self.settling_in = true;
-            self.link.iter_mut().for_each(Link::begin_anew);
+            self.link.iter_mut().for_each(Connection::begin_anew);
         }
     }
 
@@ -284,7 +284,8 @@ impl Source for NatsSource {
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.has_left = true;
         // What was asked for may still come, and nobody would know of it before its lease is over.
-        while let Some(until) = self.link.as_ref().filter(|link| link.is_asked()).map(Link::asked_until) {
+        while let Some(until) = self.link.as_ref().filter(|link| link.is_asked()).map(Connection::asked_until)
+        {
             if Instant::now() >= until || self.await_arrivals(until).await.is_err() {
                 break;
             }

@@ -40,16 +40,16 @@ use lapin::options::BasicAckOptions;
 use tokio::task::JoinHandle;
 use tokio::time::{timeout, timeout_at};
 
-use self::line::Line;
-use super::again::Again;
-use super::taken::Taken;
+use self::connection::BrokerConnection;
+use super::backoff::Backoff;
+use super::in_flight::InFlight;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
-mod fitness;
-mod line;
+mod acks;
+mod connection;
 mod message;
 mod options;
-mod tags;
+mod queue_check;
 
 pub use options::{KeyBy, RabbitmqSourceOptions};
 
@@ -66,11 +66,11 @@ const KEEP: Duration = Duration::from_secs(10);
 /// ```
 pub struct RabbitmqSource {
     options: RabbitmqSourceOptions,
-    line: Option<Line>,
+    line: Option<BrokerConnection>,
     /// A line that is being opened, by a task of its own: left half way, the broker would have a consumer that nobody reads.
     opening: Option<JoinHandle<Opened>>,
-    taken: Taken<u64>,
-    again: Again,
+    taken: InFlight<u64>,
+    again: Backoff,
     /// Why the line went down, until it is told.
     down: Option<SourceError>,
     warned: bool,
@@ -78,7 +78,7 @@ pub struct RabbitmqSource {
 }
 
 /// A line, and what its queue may lose.
-type Opened = Result<(Line, Option<String>), SourceError>;
+type Opened = Result<(BrokerConnection, Option<String>), SourceError>;
 
 impl RabbitmqSource {
     /// A consumer of that queue, at the broker with this `amqp://` address.
@@ -90,7 +90,7 @@ impl RabbitmqSource {
         if options.queue.is_empty() || crate::sink::rabbitmq::short(&options.queue).is_none() {
             return Err(SourceError::for_good("a queue has a name of 1 to 255 bytes"));
         }
-        let (taken, again) = (Taken::default(), Again::default());
+        let (taken, again) = (InFlight::default(), Backoff::default());
         Ok(Self { options, line: None, opening: None, taken, again, down: None, warned: false, left: false })
     }
 
@@ -163,7 +163,7 @@ impl RabbitmqSource {
 }
 
 async fn opened(options: RabbitmqSourceOptions) -> Opened {
-    let opened = timeout(options.timeout, Line::open(&options)).await;
+    let opened = timeout(options.timeout, BrokerConnection::open(&options)).await;
     opened.unwrap_or_else(|_| Err(SourceError::later("RabbitMQ did not answer in time")))
 }
 
@@ -192,7 +192,7 @@ impl Source for RabbitmqSource {
         let done: Vec<u64> =
             settled.iter().filter_map(|(receipt, settle)| self.taken.settle(*receipt, *settle)).collect();
         let Some(line) = &self.line else { return Ok(()) };
-        let acks = tags::acks(done, self.taken.open().copied());
+        let acks = acks::acks(done, self.taken.open().copied());
         // All are on their way when this is polled for the first time: left after that, none is sent twice.
         let sent = join_all(
             acks.into_iter().map(|(tag, multiple)| line.channel.basic_ack(tag, BasicAckOptions { multiple })),
@@ -226,7 +226,7 @@ impl Source for RabbitmqSource {
 
     async fn leave(&mut self) -> Result<(), SourceError> {
         self.left = true;
-        self.taken = Taken::default();
+        self.taken = InFlight::default();
         let line = match self.opening.take() {
             Some(opening) => opening.await.ok().and_then(Result::ok).map(|(line, _)| line),
             None => self.line.take(),

@@ -59,15 +59,15 @@ impl Group {
     pub(super) async fn open(options: &RedisStreamSourceOptions) -> Result<(Self, Vec<String>), SourceError> {
         let mut connection = connect(&options.client, options.timeout).await.map_err(SourceError::later)?;
         // Without an answer it goes on: what comes next needs one.
-        let asked = timeout(options.timeout, durability::broken_by(&mut connection)).await;
-        let broken_by = asked.ok().and_then(Result::ok).unwrap_or_default();
+        let asked = timeout(options.timeout, durability::violations(&mut connection)).await;
+        let violations = asked.ok().and_then(Result::ok).unwrap_or_default();
         let mut group = Self { connection };
         let mut make = cmd("XGROUP");
         make.arg("CREATE").arg(&options.stream).arg(&options.group).arg("0").arg("MKSTREAM");
         let made: Result<Value, _> = make.query_async(&mut group.connection).await;
         match made {
             Err(error) if error.code() != Some("BUSYGROUP") => Err(judge(&error).into()),
-            _ => Ok((group, broken_by)),
+            _ => Ok((group, violations)),
         }
     }
 

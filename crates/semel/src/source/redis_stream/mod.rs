@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 
 use self::entries::{Entry, EntryId};
 use self::group::{Failed, Group};
-use super::again::Again;
-use super::taken::Taken;
+use super::backoff::Backoff;
+use super::in_flight::InFlight;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
 mod entries;
@@ -67,7 +67,7 @@ const BEGINNING: &str = "0-0";
 pub struct RedisStreamSource {
     options: RedisStreamSourceOptions,
     group: Option<Group>,
-    taken: Taken<EntryId>,
+    taken: InFlight<EntryId>,
     /// Done, and Redis has not said that it knows.
     done: BTreeSet<EntryId>,
     /// Of these only the copy here is left.
@@ -76,7 +76,7 @@ pub struct RedisStreamSource {
     history: Option<String>,
     /// From where on the dead are looked for, and when next.
     claim: (String, Instant),
-    again: Again,
+    again: Backoff,
     trimmed: u64,
     warned: bool,
     left: bool,
@@ -104,12 +104,12 @@ impl RedisStreamSource {
         Ok(Self {
             options,
             group: None,
-            taken: Taken::default(),
+            taken: InFlight::default(),
             done: BTreeSet::new(),
             orphans: BTreeSet::new(),
             history: None,
             claim: (BEGINNING.to_owned(), Instant::now()),
-            again: Again::default(),
+            again: Backoff::default(),
             trimmed: 0,
             warned: false,
             left: false,
@@ -125,9 +125,9 @@ impl RedisStreamSource {
         }
         let opened = tokio::time::timeout(self.options.timeout, Group::open(&self.options)).await;
         match opened.unwrap_or_else(|_| Err(SourceError::later("Redis did not answer in time"))) {
-            Ok((group, broken_by)) => {
+            Ok((group, violations)) => {
                 if !std::mem::replace(&mut self.warned, true) {
-                    for why in broken_by {
+                    for why in violations {
                         tracing::warn!(target: "semel::redis_stream", why, "messages may be lost");
                     }
                 }
@@ -361,7 +361,7 @@ impl Source for RedisStreamSource {
             self.connect(Instant::now() + self.options.timeout).await?;
         }
         let told = self.tell().await;
-        self.taken = Taken::default();
+        self.taken = InFlight::default();
         let Some(mut group) = self.group.take() else { return Ok(()) };
         told?;
         let trimmed = group.leave(&self.options).await?;

@@ -27,17 +27,17 @@ use aws_sdk_sqs::Client;
 use aws_sdk_sqs::types::{Message, MessageSystemAttributeName};
 use tokio::task::JoinHandle;
 
-use self::held::Held;
-use self::settling::{Fate, Told};
+use self::acks::{AckResult, Fate};
+use self::in_flight::InFlight;
 use super::{Delivery, Receipt, Settle, Source, SourceError};
-use crate::sink::sqs::client::{Trouble, queue_name};
+use crate::sink::sqs::client::{SqsError, queue_name};
 use crate::sink::sqs::message::ENTRIES_MAX;
 use crate::sink::sqs::queue::Facts;
 
-mod held;
+mod acks;
+mod in_flight;
 mod options;
 mod record;
-mod settling;
 
 pub use options::SqsSourceOptions;
 
@@ -63,7 +63,7 @@ pub struct SqsSource {
     options: SqsSourceOptions,
     client: Client,
     facts: Option<Facts>,
-    held: Held,
+    held: InFlight,
     /// A request for messages goes on when nobody waits for it: what it brings would be invisible to all.
     asking: Option<Asking>,
     /// Of a request whose answer was lost: asked again under it, a FIFO queue gives the same messages.
@@ -82,7 +82,7 @@ impl Drop for Asking {
 }
 
 /// Messages, and when they were asked for.
-type Asked = Result<(Vec<Message>, Instant), Trouble>;
+type Asked = Result<(Vec<Message>, Instant), SqsError>;
 
 impl SqsSource {
     /// A source for the queue at this URL.
@@ -92,7 +92,7 @@ impl SqsSource {
 
     fn open(options: SqsSourceOptions) -> Result<Self, SourceError> {
         let client = options.access.open(WAIT_MAX).map_err(SourceError::for_good)?;
-        Ok(Self { options, client, facts: None, held: Held::default(), asking: None, attempt: None })
+        Ok(Self { options, client, facts: None, held: InFlight::default(), asking: None, attempt: None })
     }
 
     /// What in the queue's settings may surprise, each with what to do about it. Also said in the log, once.
@@ -119,7 +119,7 @@ impl SqsSource {
         Ok(self.facts.insert(facts))
     }
 
-    async fn within<T>(&self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, SourceError> {
+    async fn within<T>(&self, work: impl Future<Output = Result<T, SqsError>>) -> Result<T, SourceError> {
         match tokio::time::timeout(self.options.access.timeout, work).await {
             Ok(done) => done.map_err(|trouble| SourceError::later(trouble.told)),
             Err(_) => Err(SourceError::later("SQS did not answer in time")),
@@ -147,7 +147,7 @@ impl SqsSource {
                 .message_attribute_names("All");
             let answer = tokio::spawn(async move {
                 let begun = Instant::now();
-                let told = request.send().await.map_err(|error| Trouble::of(&error))?;
+                let told = request.send().await.map_err(|error| SqsError::of(&error))?;
                 Ok((told.messages.unwrap_or_default(), begun))
             });
             self.asking = Some(Asking { attempt, answer });
@@ -190,14 +190,14 @@ impl SqsSource {
             .filter_map(|receipt| Some((*receipt, self.held.handle(*receipt, now)?.to_owned())))
             .collect();
         let until = tokio::time::Instant::now() + self.options.access.timeout;
-        let told = settling::tell(&self.client, &self.options.access.url, &ours, fate, until).await;
+        let told = acks::tell(&self.client, &self.options.access.url, &ours, fate, until).await;
         let mut unheard: Option<String> = None;
         for (receipt, told) in told {
             match (told, fate) {
-                (Told::Heard, Fate::Keep(visibility)) => self.held.kept(receipt, now + visibility),
-                (Told::Heard, _) => self.held.forget(receipt),
-                (Told::NotOurs, _) => self.held.taken(receipt),
-                (Told::Unheard(why), _) => drop(unheard.get_or_insert(why)),
+                (AckResult::Heard, Fate::Keep(visibility)) => self.held.kept(receipt, now + visibility),
+                (AckResult::Heard, _) => self.held.forget(receipt),
+                (AckResult::NotOurs, _) => self.held.taken(receipt),
+                (AckResult::Unheard(why), _) => drop(unheard.get_or_insert(why)),
             }
         }
         unheard.map_or(Ok(()), |why| Err(SourceError::later(why)))
@@ -236,8 +236,8 @@ impl Source for SqsSource {
         let of = |wanted: Settle| -> Vec<Receipt> {
             settled.iter().filter(|(_, settle)| *settle == wanted).map(|(receipt, _)| *receipt).collect()
         };
-        let done = self.tell(&of(Settle::Done), Fate::Delete).await;
-        let again = of(Settle::Again);
+        let done = self.tell(&of(Settle::Ack), Fate::Delete).await;
+        let again = of(Settle::Nack);
         // A group goes on with what is given back, and not while anything behind it is with us.
         let behind = self.held.behind(&again);
         let mut back = [again, behind.clone()].concat();
@@ -260,7 +260,7 @@ impl Source for SqsSource {
     }
 
     /// A request costs the same whether it waits or not, and whether it brings anything.
-    fn look_in(&self) -> Duration {
+    fn poll_interval(&self) -> Duration {
         LOOK
     }
 
@@ -284,7 +284,7 @@ impl Source for SqsSource {
         }
         let all = self.held.all();
         let told = self.tell(&all, Fate::GiveBack).await;
-        self.held = Held::default();
+        self.held = InFlight::default();
         told
     }
 }

@@ -8,8 +8,8 @@ use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::{Retention, StoreTime};
 use crate::intent::state::{Answer, Change, Event, Head, State, step};
 use crate::store::coalesce::Failure;
-use crate::store::codes;
 use crate::store::command::{Ask, Finishing};
+use crate::store::encoding;
 use crate::store::{Decide, Decided, Decision, Finished, Renewed, StoreError, Ticket};
 
 static FINISH: Template = template!("sql/finish.sql");
@@ -78,14 +78,14 @@ impl Server {
         let Finishing { ticket, verdict, retention, outcome } = finishing;
         let state = State::from(*verdict);
         let expires_at = match retention {
-            Retention::Ms(ms) if state.is_finished() => format!("{} + {}", self.clock, codes::number(*ms)),
+            Retention::Ms(ms) if state.is_finished() => format!("{} + {}", self.clock, encoding::number(*ms)),
             _ => "NULL".to_owned(),
         };
         let sql = FINISH_ONE.fill(&[
             ("id", &literal::bytes(ticket.id.as_bytes())),
             ("owner", &literal::bytes(ticket.owner.as_bytes())),
-            ("epoch", &codes::number(ticket.epoch.0).to_string()),
-            ("state", &codes::state_code(state).to_string()),
+            ("epoch", &encoding::number(ticket.epoch.0).to_string()),
+            ("state", &encoding::state_code(state).to_string()),
             ("expires_at", &expires_at),
             ("outcome", &literal::bytes_or_null(outcome.as_deref())),
             ("clock", &self.clock),
@@ -123,7 +123,7 @@ impl Server {
             };
             answers.push(Some(Ok(match step(Some(&before), &event, locked.now).change {
                 Change::Put(head) => {
-                    let until = codes::number(head.lease_until.0).to_string();
+                    let until = encoding::number(head.lease_until.0).to_string();
                     literal::push_row(
                         &mut rows,
                         &[("id", &literal::bytes(ticket.id.as_bytes())), ("lease_until", &until)],
@@ -195,24 +195,24 @@ fn finish_row(rows: &mut String, id: &IntentId, head: &Head, now: StoreTime, out
         rows,
         &[
             ("id", &literal::bytes(id.as_bytes())),
-            ("state", &codes::state_code(head.state).to_string()),
-            ("changed_at", &codes::number(now.0).to_string()),
-            ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
+            ("state", &encoding::state_code(head.state).to_string()),
+            ("changed_at", &encoding::number(now.0).to_string()),
+            ("expires_at", &literal::number_or_null(head.expires_at.map(|at| encoding::number(at.0)))),
             ("outcome", &literal::bytes_or_null(outcome)),
         ],
     );
 }
 
 fn decided(id: &IntentId, head: &Head, decide: &Decide, now: StoreTime) -> String {
-    let decision = codes::decision_text(&Decision::new(decide, now));
+    let decision = encoding::decision_text(&Decision::new(decide, now));
     let outcome = decide.outcome.as_ref().map(crate::intent::outcome::Outcome::encode);
     DECIDE.fill(&[
         ("id", &literal::bytes(id.as_bytes())),
-        ("state", &codes::state_code(head.state).to_string()),
-        ("epoch", &codes::number(head.epoch.0).to_string()),
+        ("state", &encoding::state_code(head.state).to_string()),
+        ("epoch", &encoding::number(head.epoch.0).to_string()),
         ("owner", &literal::bytes(head.owner.as_bytes())),
-        ("changed_at", &codes::number(now.0).to_string()),
-        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| codes::number(at.0)))),
+        ("changed_at", &encoding::number(now.0).to_string()),
+        ("expires_at", &literal::number_or_null(head.expires_at.map(|at| encoding::number(at.0)))),
         ("decision", &literal::text(&decision)),
         ("outcome", &literal::bytes_or_null(outcome.as_deref())),
     ])

@@ -13,9 +13,9 @@ use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::StoreTime;
 use crate::intent::state::{Answer, State, Step, step};
 use crate::store::coalesce::Failure;
-use crate::store::codes;
 use crate::store::command::Ask;
-use crate::store::held::{about_now, held};
+use crate::store::encoding;
+use crate::store::locked_elsewhere::{about_now, held};
 use crate::store::record::on_claim;
 use crate::store::{Claim, Claimed, ErrorKind, Fate, Record, StoreError};
 
@@ -156,11 +156,11 @@ impl Server {
             let claimed = [
                 ("id", literal::bytes(id.as_bytes())),
                 ("k", unique.len().to_string()),
-                ("effect", codes::effect_code(claim.effect).to_string()),
-                ("lease_ms", codes::number(claim.lease_ms).to_string()),
+                ("effect", encoding::effect_code(claim.effect).to_string()),
+                ("lease_ms", encoding::number(claim.lease_ms).to_string()),
                 ("now", self.clock.clone()),
                 ("owner", literal::bytes(claim.owner.as_bytes())),
-                ("recipe", codes::recipe_code(&claim.fingerprint).to_string()),
+                ("recipe", encoding::recipe_code(&claim.fingerprint).to_string()),
                 ("fingerprint", literal::bytes(claim.fingerprint.digest())),
                 ("operation", operation.to_string()),
                 ("scope", literal::text(claim.intent.scope().as_str())),
@@ -272,17 +272,17 @@ fn answer(step: &Step, record: Record, now: StoreTime) -> Claimed {
 
 fn reclaim(record: &Record) -> String {
     let head = &record.head;
-    let decision = record.decision.as_ref().map(codes::decision_text);
+    let decision = record.decision.as_ref().map(encoding::decision_text);
     RECLAIM.fill(&[
         ("id", &literal::bytes(record.intent.id().as_bytes())),
-        ("effect", &codes::effect_code(head.effect).to_string()),
-        ("epoch", &codes::number(head.epoch.0).to_string()),
+        ("effect", &encoding::effect_code(head.effect).to_string()),
+        ("epoch", &encoding::number(head.epoch.0).to_string()),
         ("attempts", &record.attempts.to_string()),
-        ("lease_until", &codes::number(head.lease_until.0).to_string()),
-        ("created_at", &codes::number(record.created_at.0).to_string()),
-        ("changed_at", &codes::number(record.changed_at.0).to_string()),
+        ("lease_until", &encoding::number(head.lease_until.0).to_string()),
+        ("created_at", &encoding::number(record.created_at.0).to_string()),
+        ("changed_at", &encoding::number(record.changed_at.0).to_string()),
         ("owner", &literal::bytes(head.owner.as_bytes())),
-        ("recipe", &codes::recipe_code(&head.fingerprint).to_string()),
+        ("recipe", &encoding::recipe_code(&head.fingerprint).to_string()),
         ("fingerprint", &literal::bytes(head.fingerprint.digest())),
         ("decision", &literal::text_or_null(decision.as_deref())),
     ])

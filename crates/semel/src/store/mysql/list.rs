@@ -11,7 +11,7 @@ use super::session::{Failed, Session};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
-use crate::store::codes::{number, state_code};
+use crate::store::encoding::{number, state_code};
 use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
 
 static LIST: Template = template!("sql/list.sql");
@@ -32,7 +32,7 @@ type Place = (u64, IntentId);
 fn parse(cursor: &str) -> Result<Place, StoreError> {
     let place =
         cursor.split_once('-').and_then(|(created, id)| Some((created.parse().ok()?, id.parse().ok()?)));
-    place.filter(|(created, _)| *created <= crate::store::codes::MS_MAX).ok_or_else(|| {
+    place.filter(|(created, _)| *created <= crate::store::encoding::MS_MAX).ok_or_else(|| {
         let message = format!("{cursor:?} is not where a page of this store ended");
         StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message)
     })

@@ -24,8 +24,8 @@ use self::server::Server;
 use self::session::Session;
 use super::Lineage;
 use super::coalesce::{Coalescer, Executor, Failure};
-use super::codes::{MS_MAX, bounded};
 use super::command::{Ask, Command, Finishing};
+use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
 use super::{
     AnyStore, Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,

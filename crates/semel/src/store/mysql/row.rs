@@ -13,7 +13,7 @@ use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
 use crate::store::Record;
-use crate::store::codes::{decision_of, effect_of, state_of};
+use crate::store::encoding::{decision_of, effect_of, state_of};
 
 /// What is asked for, in this order. The operation's table has none of these names.
 pub(super) const COLUMNS: &str = "id, state, effect, epoch, attempts, lease_until, created_at, changed_at, \

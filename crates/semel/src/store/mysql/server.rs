@@ -10,7 +10,7 @@ use super::session::{Dial, Failed, Session};
 use crate::intent::identity::{IntentId, Operation};
 use crate::intent::policy::StoreTime;
 use crate::store::coalesce::Failure;
-use crate::store::codes::MS_MAX;
+use crate::store::encoding::MS_MAX;
 use crate::store::{Fate, StoreError};
 
 /// The clock in ms. SYSDATE is the moment it is asked, also after a wait in the middle of a statement; NOW

@@ -14,9 +14,9 @@ use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::Retention;
 use crate::intent::state::{Answer, Change, State, step};
 use crate::store::coalesce::{Executor, Failure};
-use crate::store::codes::{decision_text, effect_code, number, recipe_code, state_code, state_of};
 use crate::store::command::{Ask, Finishing};
-use crate::store::held::held;
+use crate::store::encoding::{decision_text, effect_code, number, recipe_code, state_code, state_of};
+use crate::store::locked_elsewhere::held;
 use crate::store::record::{on_claim, on_decide};
 use crate::store::{Claim, Claimed, Decide, Decided, Fate, Finished, Renewed, Ticket};
 

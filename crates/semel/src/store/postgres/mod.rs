@@ -43,8 +43,8 @@ use self::connect::Connections;
 use self::execute::Batches;
 use self::reader::Reader;
 use super::coalesce::Coalescer;
-use super::codes::{MS_MAX, bounded};
 use super::command::{Command, Finishing};
+use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
 use super::queue::closed;
 use super::{

@@ -16,8 +16,8 @@ use super::statement::{FLOOR, LIST, LIST_OPEN, NOW, RECORD, SWEEP, Sql};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::intent::state::State;
-use crate::store::codes::{number, state_code};
-use crate::store::outage::Outage;
+use crate::store::connect_backoff::Outage;
+use crate::store::encoding::{number, state_code};
 use crate::store::{ErrorKind, Fate, Filter, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.

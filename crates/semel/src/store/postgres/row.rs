@@ -13,7 +13,7 @@ use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
 use crate::store::Record;
-use crate::store::codes::{decision_of, effect_of, state_of};
+use crate::store::encoding::{decision_of, effect_of, state_of};
 
 /// A column by its name, as the type it has to be.
 pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Trouble> {

@@ -19,7 +19,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::connect::Duplex;
 use super::error::{Trouble, refused};
 use super::options::{PostgresOptions, Tls};
-use crate::trust;
+use crate::tls_roots;
 
 pub(super) struct Connector(Option<MakeRustlsConnect>);
 
@@ -78,13 +78,13 @@ impl Connector {
 
 fn from_file(path: &Path) -> Result<RootCertStore, Trouble> {
     let read = std::fs::read(path).map_err(|error| error.to_string());
-    read.and_then(|pem| trust::of_pem(&pem)).map_err(|what| {
+    read.and_then(|pem| tls_roots::of_pem(&pem)).map_err(|what| {
         refused(format!("?sslrootcert={}: {what}; name a file of PEM certificates", path.display()))
     })
 }
 
 fn of_the_system() -> Result<RootCertStore, Trouble> {
-    trust::of_the_system().map_err(|what| refused(format!("{what}; name one with ?sslrootcert=FILE")))
+    tls_roots::of_the_system().map_err(|what| refused(format!("{what}; name one with ?sslrootcert=FILE")))
 }
 
 /// Takes any certificate. The signatures of the handshake are checked all the same.

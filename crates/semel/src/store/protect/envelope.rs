@@ -2,8 +2,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use super::compress;
 use super::seal::Ring;
-use super::squeeze;
 use crate::intent::identity::IntentId;
 use crate::intent::outcome::{Body, Headers, OUTCOME_BYTES_MAX, Outcome};
 use crate::store::memory::check_size;
@@ -75,7 +75,7 @@ impl Protection {
         }
         let code = outcome.code;
         let plain = outcome.encode();
-        let squeezed = if long_enough { squeeze::squeezed(&plain) } else { None };
+        let squeezed = if long_enough { compress::squeezed(&plain) } else { None };
         let flags = if squeezed.is_some() { SQUEEZED } else { 0 };
         let mut envelope = BytesMut::new();
         match (&self.ring, squeezed) {
@@ -128,7 +128,7 @@ impl Protection {
         let plain = if flags & SQUEEZED == 0 {
             Bytes::copy_from_slice(payload)
         } else {
-            squeeze::unsqueezed(id, payload, OUTCOME_BYTES_MAX)?.into()
+            compress::unsqueezed(id, payload, OUTCOME_BYTES_MAX)?.into()
         };
         let outcome = Outcome::decode(plain).map_err(|error| corrupt(id, &error.to_string()))?;
         if outcome.code != stored.code || matches!(outcome.body, Body::Sealed(_)) {

@@ -21,20 +21,20 @@
 //!
 //! What is neither above the size nor to be encrypted is stored as ever, at no cost.
 
-mod around;
+#[cfg(feature = "zstd")]
+mod compress;
+#[cfg(not(feature = "zstd"))]
+#[path = "compress_off.rs"]
+mod compress;
 mod envelope;
+mod protected_store;
 #[cfg(feature = "seal")]
 mod seal;
 #[cfg(not(feature = "seal"))]
 #[path = "seal_off.rs"]
 mod seal;
-#[cfg(feature = "zstd")]
-mod squeeze;
-#[cfg(not(feature = "zstd"))]
-#[path = "squeeze_off.rs"]
-mod squeeze;
 
-pub use around::Protected;
 pub use envelope::Protection;
+pub use protected_store::Protected;
 #[cfg(feature = "seal")]
 pub use seal::{KeyError, Keys, SealKey};

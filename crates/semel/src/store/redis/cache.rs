@@ -2,8 +2,8 @@
 
 use redis::{Cmd, Value};
 
+use super::connection::Link;
 use super::error::{self, Failed};
-use super::link::Link;
 use super::options::RedisOptions;
 use super::script::Script;
 use crate::store::StoreError;

@@ -9,7 +9,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::{Head, Ruling, State};
-use crate::store::codes::{effect_of, state_code, state_of};
+use crate::store::encoding::{effect_of, state_code, state_of};
 use crate::store::{Decide, Decision, ErrorKind, Fate, Record, StoreError};
 
 /// Keys are spread over this many hash tags, and with them over a cluster's slots, whoever they belong to.

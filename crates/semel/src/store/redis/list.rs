@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::{Cmd, Value};
 
+use super::connection::{Link, Node};
 use super::error::{self, Failed};
 use super::layout::{self, BUCKETS, ID_BYTES};
-use super::link::{Link, Node};
 use crate::intent::identity::IntentId;
 use crate::intent::policy::StoreTime;
 use crate::store::memory::{matches, parse_cursor};

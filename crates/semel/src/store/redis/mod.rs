@@ -27,10 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 
+use self::connection::Link;
 use self::layout::{Keys, TIME_MAX};
-use self::link::Link;
 use self::script::{Script, Scripts};
-use super::codes::{effect_code, state_code, state_of};
+use super::encoding::{effect_code, state_code, state_of};
 use super::memory::check_size;
 use super::{
     AnyStore, Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished,
@@ -41,18 +41,18 @@ use crate::intent::policy::{Retention, StoreTime};
 use crate::intent::state::State;
 
 pub(super) mod cache;
+mod connection;
+mod data_loss_marker;
 mod error;
 mod layout;
-mod link;
 mod list;
-mod marker;
 mod options;
 mod probe;
 mod script;
 #[cfg_attr(not(feature = "redis-tls"), path = "no_tls.rs")]
 mod tls;
 
-pub use marker::Memory;
+pub use data_loss_marker::Memory;
 pub use options::RedisOptions;
 pub use probe::Settings;
 
@@ -84,7 +84,7 @@ struct Inner {
 }
 
 pub(super) async fn open_url(url: &str, _create: bool) -> Result<AnyStore, StoreError> {
-    // Never made in passing, whoever opens it: see `marker`.
+    // Never made in passing, whoever opens it: see `data_loss_marker`.
     Ok(AnyStore::new(RedisStore::open(url).await?))
 }
 
@@ -99,7 +99,7 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
         return Err(StoreError::new(ErrorKind::Lost, Fate::NotApplied, message));
     }
     options.create().await?;
-    Ok(Migrated { before: before.version, now: marker::VERSION })
+    Ok(Migrated { before: before.version, now: data_loss_marker::VERSION })
 }
 
 impl RedisStore {
@@ -118,7 +118,7 @@ impl RedisStore {
         let link = Link::new(&options)?;
         let settings = probe::ask(&link).await?;
         probe::judge(&settings, options.force_eviction)?;
-        marker::check(&link, &options).await?;
+        data_loss_marker::check(&link, &options).await?;
         let scripts = Scripts::new(options.edit.as_ref());
         let inner = Inner {
             link,
@@ -317,7 +317,7 @@ impl Store for RedisStore {
 
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
         let inner = &self.inner;
-        let memory = marker::look(&inner.link, &inner.prefix).await?;
+        let memory = data_loss_marker::look(&inner.link, &inner.prefix).await?;
         if !memory.is_whole() {
             return Err(error::lost(&layout::marker_key(&inner.prefix, 0)));
         }

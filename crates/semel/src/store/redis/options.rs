@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::script::Edit;
-use super::{RedisStore, marker};
+use super::{RedisStore, data_loss_marker};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// Requests under way at once; one more waits, and is refused when it has waited too long.
@@ -177,14 +177,14 @@ impl RedisOptions {
     }
 
     /// Looks at the store's markers: which buckets have lost their memory.
-    pub async fn memory(self) -> Result<marker::Memory, StoreError> {
-        marker::memory_of(self).await
+    pub async fn memory(self) -> Result<data_loss_marker::Memory, StoreError> {
+        data_loss_marker::memory_of(self).await
     }
 
     /// Goes on without what was lost: every bucket gets a marker of a new generation. What was forgotten may run
     /// again from then on, so a person decides this, after having looked.
-    pub async fn accept_loss(self) -> Result<marker::Memory, StoreError> {
-        marker::accept_loss(self).await
+    pub async fn accept_loss(self) -> Result<data_loss_marker::Memory, StoreError> {
+        data_loss_marker::accept_loss(self).await
     }
 }
 

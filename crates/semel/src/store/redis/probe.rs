@@ -2,7 +2,7 @@
 
 use redis::{Cmd, Value};
 
-use super::link::{Link, Node};
+use super::connection::{Link, Node};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// The oldest version whose commands are used (`SET … PXAT`).

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use redis::{Cmd, Value};
 
+use super::connection::Link;
 use super::error::{self, Failed};
-use super::link::Link;
 use crate::store::StoreError;
 
 /// Changes the text of the script of that name, for tests.

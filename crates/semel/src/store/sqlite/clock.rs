@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::intent::policy::StoreTime;
-use crate::store::codes::MS_MAX;
+use crate::store::encoding::MS_MAX;
 
 pub(super) struct Clock {
     source: Box<dyn Fn() -> StoreTime + Send + Sync>,

@@ -28,8 +28,8 @@ use self::clock::Clock;
 use self::options::File;
 use self::reader::Look;
 use self::writer::{Work, Writer};
-use super::codes::{MS_MAX, bounded};
 use super::command::{Ask, Command, Finishing};
+use super::encoding::{MS_MAX, bounded};
 use super::memory::check_size;
 use super::queue::Queue;
 use super::{

@@ -13,8 +13,8 @@ use super::options::File;
 use super::row;
 use crate::intent::identity::IntentId;
 use crate::intent::state::State;
-use crate::store::codes;
 use crate::store::command::Reply;
+use crate::store::encoding;
 use crate::store::{ErrorKind, Fate, Filter, Lineage, Page, Record, StoreError};
 
 /// Bytes of outcomes after which a page ends, however few records it has.
@@ -122,9 +122,9 @@ fn list(
     loop {
         let floor = wanted.floor(connection, below, window)?;
         let mut find = connection.prepare_cached(wanted.sql())?;
-        let room = codes::number((limit + 1 - page.records.len()) as u64);
+        let room = encoding::number((limit + 1 - page.records.len()) as u64);
         let mut rows = find.query(params![
-            codes::number(now.0),
+            encoding::number(now.0),
             below,
             floor,
             wanted.states,
@@ -163,7 +163,7 @@ impl Wanted {
     /// `None` when nothing can match: an operation nobody ever claimed.
     fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, Trouble> {
         let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
-        let states = all.iter().fold(0, |bits, state| bits | 1 << codes::state_code(*state));
+        let states = all.iter().fold(0, |bits, state| bits | 1 << encoding::state_code(*state));
         let only_open = all.iter().all(|state| !state.is_finished());
         let operation = match &filter.operation {
             None => None,
@@ -175,7 +175,7 @@ impl Wanted {
                 }
             }
         };
-        let older_than_ms = codes::number(filter.older_than_ms.unwrap_or(0));
+        let older_than_ms = encoding::number(filter.older_than_ms.unwrap_or(0));
         Ok(Some(Self { states, only_open, operation, older_than_ms }))
     }
 

@@ -11,7 +11,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::Head;
-use crate::store::codes::{decision_of, effect_of, state_of};
+use crate::store::encoding::{decision_of, effect_of, state_of};
 use crate::store::{Decision, Record};
 
 // The columns of head.sql; record.sql and list.sql go on with scope, operation and key.

@@ -13,8 +13,8 @@ use super::error::Trouble;
 use super::row;
 use crate::intent::identity::{Epoch, IntentId, Operation};
 use crate::intent::state::{Answer, Change, Event, Head, step};
-use crate::store::codes;
 use crate::store::command::{Command, Finishing};
+use crate::store::encoding;
 use crate::store::record::{on_claim, on_decide};
 use crate::store::{Claim, Claimed, Decide, Decided, Finished, Record, Renewed, StoreError, Ticket};
 
@@ -120,7 +120,7 @@ impl<'a> Transaction<'a> {
         let before = |error| Failure::Before(Trouble::Sqlite(error));
         if let (true, Some(last)) = (self.given, self.last) {
             let mut keep = self.connection.prepare_cached("UPDATE fence SET epoch = ?1").map_err(before)?;
-            keep.execute([codes::number(last.0)]).map_err(before)?;
+            keep.execute([encoding::number(last.0)]).map_err(before)?;
         }
         let mut commit = self.connection.prepare_cached("COMMIT").map_err(before)?;
         commit.execute([]).map_err(|error| Failure::InCommit(Trouble::Sqlite(error)))?;
@@ -131,7 +131,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn sweep(&mut self, limit: usize) -> Result<usize, Trouble> {
         let now = self.clock.now();
         let mut sweep = self.connection.prepare_cached(include_str!("sql/sweep.sql"))?;
-        let swept = sweep.execute(params![codes::number(now.0), codes::number(limit as u64)])?;
+        let swept = sweep.execute(params![encoding::number(now.0), encoding::number(limit as u64)])?;
         self.wrote |= swept > 0;
         Ok(swept)
     }
@@ -172,14 +172,14 @@ impl<'a> Transaction<'a> {
                 let mut again = self.connection.prepare_cached(include_str!("sql/reclaim.sql"))?;
                 again.execute(params![
                     seq,
-                    codes::state_code(head.state),
-                    codes::effect_code(head.effect),
-                    codes::number(head.epoch.0),
+                    encoding::state_code(head.state),
+                    encoding::effect_code(head.effect),
+                    encoding::number(head.epoch.0),
                     record.attempts,
-                    codes::number(head.lease_until.0),
-                    codes::number(record.changed_at.0),
+                    encoding::number(head.lease_until.0),
+                    encoding::number(record.changed_at.0),
                     head.owner.as_bytes(),
-                    codes::recipe_code(&head.fingerprint),
+                    encoding::recipe_code(&head.fingerprint),
                     head.fingerprint.digest(),
                 ])?;
             }
@@ -192,21 +192,21 @@ impl<'a> Transaction<'a> {
                 let operation = self.operation(record.intent.operation())?;
                 let mut insert = self.connection.prepare_cached(include_str!("sql/insert.sql"))?;
                 insert.execute(params![
-                    codes::number(head.epoch.0),
+                    encoding::number(head.epoch.0),
                     record.intent.id().as_bytes(),
-                    codes::state_code(head.state),
-                    codes::effect_code(head.effect),
+                    encoding::state_code(head.state),
+                    encoding::effect_code(head.effect),
                     record.attempts,
-                    codes::number(head.lease_until.0),
-                    codes::number(record.created_at.0),
-                    codes::number(record.changed_at.0),
+                    encoding::number(head.lease_until.0),
+                    encoding::number(record.created_at.0),
+                    encoding::number(record.changed_at.0),
                     head.owner.as_bytes(),
-                    codes::recipe_code(&head.fingerprint),
+                    encoding::recipe_code(&head.fingerprint),
                     head.fingerprint.digest(),
                     operation,
                     record.intent.scope().as_str(),
                     record.intent.key().as_str(),
-                    record.decision.as_ref().map(codes::decision_text),
+                    record.decision.as_ref().map(encoding::decision_text),
                 ])?;
             }
         }
@@ -223,7 +223,7 @@ impl<'a> Transaction<'a> {
         };
         let mut renew =
             self.connection.prepare_cached("UPDATE intent SET lease_until = ?2 WHERE seq = ?1")?;
-        renew.execute(params![seq, codes::number(head.lease_until.0)])?;
+        renew.execute(params![seq, encoding::number(head.lease_until.0)])?;
         self.wrote = true;
         Ok(Renewed::Until(head.lease_until))
     }
@@ -243,9 +243,9 @@ impl<'a> Transaction<'a> {
             let mut finish = self.connection.prepare_cached(include_str!("sql/finish.sql"))?;
             finish.execute(params![
                 seq,
-                codes::state_code(head.state),
-                codes::number(now.0),
-                head.expires_at.map(|at| codes::number(at.0)),
+                encoding::state_code(head.state),
+                encoding::number(now.0),
+                head.expires_at.map(|at| encoding::number(at.0)),
                 outcome.as_deref(),
             ])?;
             self.wrote = true;
@@ -265,12 +265,12 @@ impl<'a> Transaction<'a> {
             let mut put = self.connection.prepare_cached(include_str!("sql/decide.sql"))?;
             put.execute(params![
                 seq,
-                codes::state_code(head.state),
-                codes::number(head.epoch.0),
+                encoding::state_code(head.state),
+                encoding::number(head.epoch.0),
                 head.owner.as_bytes(),
-                codes::number(record.changed_at.0),
-                head.expires_at.map(|at| codes::number(at.0)),
-                record.decision.as_ref().map(codes::decision_text),
+                encoding::number(record.changed_at.0),
+                head.expires_at.map(|at| encoding::number(at.0)),
+                record.decision.as_ref().map(encoding::decision_text),
                 record.outcome.as_ref().map(|outcome| outcome.encode().to_vec()),
             ])?;
             self.give_away(head.epoch);

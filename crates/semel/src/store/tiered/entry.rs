@@ -18,7 +18,7 @@ use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
 use crate::intent::scope::Scope;
 use crate::intent::state::{Head, State};
-use crate::store::codes::{decision_of, decision_text, effect_code, effect_of, state_code, state_of};
+use crate::store::encoding::{decision_of, decision_text, effect_code, effect_of, state_code, state_of};
 use crate::store::{Lineage, Record};
 
 const OUTCOME: u8 = 1;

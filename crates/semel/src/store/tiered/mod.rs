@@ -20,7 +20,7 @@
 //!   This bounds what two things nobody can see from here can do: somebody decides past the cache (`semel release`
 //!   without `--cache`), or the database is restored from an older backup. After a restore, make a new lineage
 //!   (`semel migrate --new-lineage`): then nothing that was cached before counts at all. Processes that run
-//!   meanwhile notice within [`LINEAGE_WITHIN`], whatever their traffic is (see `known`).
+//!   meanwhile notice within [`LINEAGE_WITHIN`], whatever their traffic is (see `lineage_cache`).
 //! - **`verify`** operations ask the authority before each replay.
 
 use std::fmt;
@@ -33,7 +33,7 @@ use self::breaker::Breaker;
 use self::clock::Clock;
 use self::entry::Entry;
 use self::fill::{Fill, What};
-use self::known::Known;
+use self::lineage_cache::Known;
 use super::redis::RedisOptions;
 use super::redis::cache::Cache;
 use super::{
@@ -52,9 +52,9 @@ mod breaker;
 mod clock;
 mod entry;
 mod fill;
-mod known;
+mod lineage_cache;
 
-pub use known::LINEAGE_WITHIN;
+pub use lineage_cache::LINEAGE_WITHIN;
 
 /// How long the cache may take to answer. An authority is not much slower.
 const LOOK_MAX: Duration = Duration::from_millis(50);
@@ -128,7 +128,7 @@ impl<S: Store> TieredStore<S> {
         let shared = Arc::new(shared);
         let (fills, waiting) = mpsc::channel(fill::WAITING_MAX);
         tokio::spawn(fill::run(Arc::clone(&shared), waiting));
-        tokio::spawn(known::follow(Arc::downgrade(&shared)));
+        tokio::spawn(lineage_cache::follow(Arc::downgrade(&shared)));
         Ok(Self { shared, fills })
     }
 

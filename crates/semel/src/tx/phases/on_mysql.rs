@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes};
 
 use super::steps::{After, Done};
 use crate::intent::identity::{Epoch, Intent, Owner};
-use crate::store::codes;
+use crate::store::encoding;
 use crate::tx::claim::Ask;
 use crate::tx::driver::{DriverError, DriverErrorKind, Sql};
 use crate::tx::error::TxError;
@@ -49,8 +49,8 @@ pub(super) async fn fence(
     let values = vec![
         ask.intent.id().as_bytes()[..].into(),
         ask.owner.as_bytes()[..].into(),
-        codes::number(epoch.0).into(),
-        codes::number(ask.lease_ms.min(codes::MS_MAX)).into(),
+        encoding::number(epoch.0).into(),
+        encoding::number(ask.lease_ms.min(encoding::MS_MAX)).into(),
         attempt.as_bytes()[..].into(),
     ];
     let rows = match port.run(&FENCE, values).await {
@@ -82,7 +82,7 @@ pub(super) async fn put(port: &Port, after: After) -> Result<(), TxError> {
     let length = u32::try_from(after.outcome.len()).map_err(|_| too_large(&after))?;
     result.extend_from_slice(&length.to_be_bytes());
     result.extend_from_slice(&after.outcome);
-    let position = codes::number(after.position as u64);
+    let position = encoding::number(after.position as u64);
     let values = vec![
         after.id.as_bytes()[..].into(),
         after.attempt.as_bytes()[..].into(),

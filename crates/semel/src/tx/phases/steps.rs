@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::on_mysql;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::policy::Retention;
-use crate::store::codes;
+use crate::store::encoding;
 use crate::tx::claim::{Ask, LOCK_SQLITE, lock_key};
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql};
 use crate::tx::error::TxError;
@@ -111,7 +111,7 @@ pub(super) async fn before(
     if port.dialect() == Dialect::Mysql {
         return on_mysql::outcome(&port, &ask.intent, position).await.map(Some);
     }
-    let values = vec![ask.intent.id().as_bytes()[..].into(), codes::number(position).into()];
+    let values = vec![ask.intent.id().as_bytes()[..].into(), encoding::number(position).into()];
     let rows = port.run(&OUTCOME, values).await?;
     let row = rows.first().ok_or(TxError::Lost)?;
     Ok(Some(row.bytes(0)?))
@@ -127,8 +127,8 @@ async fn fence(
     let mut values = vec![
         ask.intent.id().as_bytes()[..].into(),
         ask.owner.as_bytes()[..].into(),
-        codes::number(epoch.0).into(),
-        codes::number(ask.lease_ms.min(codes::MS_MAX)).into(),
+        encoding::number(epoch.0).into(),
+        encoding::number(ask.lease_ms.min(encoding::MS_MAX)).into(),
     ];
     let done = match port.dialect() {
         Dialect::Postgres => {
@@ -168,19 +168,19 @@ pub(super) async fn after(port: Port, after: After) -> Result<(), TxError> {
     }
     let id = after.id.as_bytes();
     if !after.last {
-        let position = codes::number(after.position as u64);
+        let position = encoding::number(after.position as u64);
         let values = vec![id[..].into(), position.into(), after.plan.into(), after.outcome.into()];
         port.run(&INSERT, values).await?;
         return Ok(());
     }
-    let retention_ms = match codes::bounded(after.retention) {
-        Retention::Ms(ms) => Some(codes::number(ms)),
+    let retention_ms = match encoding::bounded(after.retention) {
+        Retention::Ms(ms) => Some(encoding::number(ms)),
         Retention::Forever => None,
     };
     if port.dialect() == Dialect::Sqlite {
         port.run(&FORGET, vec![id[..].into()]).await?;
     }
-    let epoch = codes::number(after.epoch.0);
+    let epoch = encoding::number(after.epoch.0);
     let mut values = vec![id[..].into(), epoch.into(), retention_ms.into(), after.outcome.into()];
     if port.dialect() == Dialect::Mysql {
         values.push(after.attempt.as_bytes()[..].into());

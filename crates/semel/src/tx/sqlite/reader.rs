@@ -16,7 +16,7 @@ use crate::intent::scope::Scope;
 use crate::intent::state::Head;
 use crate::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Page, Record,
-    Renewed, Store, StoreError, Ticket, codes,
+    Renewed, Store, StoreError, Ticket, encoding,
 };
 use crate::tx::driver::explain_rusqlite;
 
@@ -164,8 +164,8 @@ fn record(row: &Row<'_>) -> rusqlite::Result<Record> {
     let moment = |column| row.get::<_, i64>(column).map(|ms| StoreTime(ms.cast_unsigned()));
     let text = |column| row.get::<_, String>(column);
     let head = Head {
-        state: codes::state_of(row.get(1)?).map_err(unreadable)?,
-        effect: codes::effect_of(row.get(2)?).map_err(unreadable)?,
+        state: encoding::state_of(row.get(1)?).map_err(unreadable)?,
+        effect: encoding::effect_of(row.get(2)?).map_err(unreadable)?,
         epoch: Epoch(row.get::<_, i64>(3)?.cast_unsigned()),
         lease_until: moment(4)?,
         expires_at: row.get::<_, Option<i64>>(5)?.map(|ms| StoreTime(ms.cast_unsigned())),

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use crate::store::codes;
+use crate::store::encoding;
 use crate::tx::driver::{DriverError, explain_rusqlite as explain};
 
 /// Records forgotten in one transaction: the application's writers wait no longer than that takes.
@@ -63,7 +63,7 @@ fn forget_and_commit(connection: &Connection, limit: usize) -> Result<usize, Dri
 
 fn forget(connection: &Connection, limit: usize) -> Result<usize, DriverError> {
     let run = |sql: &str, now: i64| {
-        connection.prepare_cached(sql)?.execute(params![now, codes::number(limit as u64)])
+        connection.prepare_cached(sql)?.execute(params![now, encoding::number(limit as u64)])
     };
     // The lock first, and one moment for both: they have to mean the same records.
     connection.prepare_cached(LOCK).and_then(|mut lock| lock.execute([])).map_err(explain)?;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use semel::outbox::Event;
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayError, RelayOptions, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Relay, RelayError, RelayOptions};
 use semel::sink::kafka::KafkaSink;
 use semel::sink::{ExactlyOnce, Guarantee, Published, Sink, SinkError};
 use tokio::sync::Notify;
@@ -112,7 +112,7 @@ async fn log_exactly_once(place: &Place, broker: &Broker, events: u64) -> Result
 
 /// Whether it is a source that cannot be had whole.
 fn is_shared(error: &Failed) -> bool {
-    matches!(error.downcast_ref(), Some(RelayError::Source(SourceError::Shared)))
+    matches!(error.downcast_ref(), Some(RelayError::Outbox(OutboxReaderError::Shared)))
 }
 
 /// The same while somebody else has a transaction open that has written, from before the drain to behind its end.
@@ -126,7 +126,12 @@ async fn held_up(place: &Place, broker: &Broker, events: u64) -> Result<f64, Fai
 }
 
 /// Events per second from the start of a relay until the sink has confirmed that many.
-async fn drain<S: Source, K: Sink>(broker: &Broker, source: S, sink: K, events: u64) -> Result<f64, Failed> {
+async fn drain<S: OutboxReader, K: Sink>(
+    broker: &Broker,
+    source: S,
+    sink: K,
+    events: u64,
+) -> Result<f64, Failed> {
     broker.fresh_topic().await?;
     let (relay, stopper) = counted(source, sink, events);
     let begin = Instant::now();
@@ -143,7 +148,7 @@ async fn drain<S: Source, K: Sink>(broker: &Broker, source: S, sink: K, events: 
 }
 
 /// The same with transactions of the broker's.
-async fn drain_exactly_once<S: Source, K: ExactlyOnce>(
+async fn drain_exactly_once<S: OutboxReader, K: ExactlyOnce>(
     broker: &Broker,
     source: S,
     sink: K,
@@ -163,7 +168,7 @@ async fn drain_exactly_once<S: Source, K: ExactlyOnce>(
 }
 
 /// A relay that is stopped when the sink has confirmed so many.
-fn counted<S: Source, K: Sink>(
+fn counted<S: OutboxReader, K: Sink>(
     source: S,
     sink: K,
     events: u64,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::Message;
 use rdkafka::producer::Producer;
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayOptions, Source};
+use semel::relay::{OutboxReader, Relay, RelayOptions};
 use semel::sink::kafka::KafkaSink;
 use tokio_postgres::NoTls;
 
@@ -99,7 +99,12 @@ async fn log(place: &Place, broker: &Broker, events: u64) -> Result<Seen, Failed
 }
 
 /// Through a relay that reads from this source.
-async fn relayed<S: Source>(place: &Place, broker: &Broker, source: S, events: u64) -> Result<Seen, Failed> {
+async fn relayed<S: OutboxReader>(
+    place: &Place,
+    broker: &Broker,
+    source: S,
+    events: u64,
+) -> Result<Seen, Failed> {
     broker.fresh_topic().await?;
     let clock = Clock::new(events);
     let reader = clock.read(broker)?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use semel::relay::cdc::CdcOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Rebase, Source};
+use semel::relay::{OutboxReader, Rebase};
 use semel::tx::driver::Dialect;
 use tokio_postgres::{Client, NoTls};
 
@@ -87,7 +87,7 @@ impl Place {
                 return Err("no relay begins to read the log".into());
             }
         }
-        Ok(source.leave().await?)
+        Ok(source.release().await?)
     }
 
     /// The same backlog again, in a new outbox.

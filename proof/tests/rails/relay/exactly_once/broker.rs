@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use semel::outbox::Event;
-use semel::relay::Reached;
-use semel::sink::{Delivery, ExactlyOnce, Guarantee, Published, Sink, SinkError};
+use semel::relay::SinkCheckpoint;
+use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
@@ -142,9 +142,9 @@ pub struct Transactions {
 impl Sink for Transactions {
     fn guarantee(&self) -> Guarantee {
         Guarantee {
-            delivery: Delivery::ExactlyOnce,
+            delivery: DeliverySemantics::ExactlyOnce,
             sentence: "Remembered until the test ends.".into(),
-            broken_by: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
@@ -180,8 +180,8 @@ impl ExactlyOnce for Transactions {
             Bug::ReadsBeforeTheFence => early,
             Bug::ForgetsThePosition => None,
             Bug::ForgetsWhatWasLeftOut => state.position.as_deref().map(|bytes| {
-                let reached = Reached::from_bytes(bytes).unwrap();
-                Reached { left_out: Vec::new(), ..reached }.to_bytes().unwrap()
+                let reached = SinkCheckpoint::from_bytes(bytes).unwrap();
+                SinkCheckpoint { left_out: Vec::new(), ..reached }.to_bytes().unwrap()
             }),
             _ => state.position.clone(),
         })

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use semel::relay::{Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError};
 
 use super::broker::{Broker, Bug, Seen, Step};
 use super::outboxes::{InPostgres, Outbox, Running, Verdict, quick, verdict};
@@ -42,8 +42,8 @@ async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
     if sharing {
         // Both take their share.
         for _ in 0..500 {
-            for looked in [other.keep().await, other.next().await.map(drop)] {
-                assert!(looked.as_ref().err().is_none_or(SourceError::may_retry), "{looked:?}");
+            for looked in [other.renew_lease().await, other.next().await.map(drop)] {
+                assert!(looked.as_ref().err().is_none_or(OutboxReaderError::may_retry), "{looked:?}");
             }
             // The first one's lease is over by then.
             if client.query_one(owners, &[]).await.unwrap().get::<_, i64>(0) == 2
@@ -55,7 +55,7 @@ async fn half_of_the_lanes(outbox: &InPostgres, sharing: bool) -> Verdict {
         }
     } else {
         // Nothing is published as long as another may have lanes, or the first's lease lasts.
-        other.leave().await.unwrap();
+        other.release().await.unwrap();
         outbox.drained(&broker).await;
     }
     second.kill().await;

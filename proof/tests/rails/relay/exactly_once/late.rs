@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::relay::{Batch, Lag, Pruned, Reached, Settled, Source, SourceError};
+use semel::relay::{Batch, Lag, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint};
 
 use super::broker::{Broker, Bug};
 use super::outboxes::{Running, quick};
@@ -16,40 +16,40 @@ struct Lost {
     resumed: Arc<AtomicU32>,
 }
 
-impl Source for Lost {
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+impl OutboxReader for Lost {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         self.taken += 1;
         Ok(true)
     }
-    async fn resume(&mut self, _: Option<&Reached>) -> Result<(), SourceError> {
-        if !self.holds() {
-            return Err(SourceError::Behind { reached: "another's".into() });
+    async fn resume(&mut self, _: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
+        if !self.holds_lease() {
+            return Err(OutboxReaderError::Behind { reached: "another's".into() });
         }
         self.resumed.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         Ok(None)
     }
-    async fn done(&mut self, _: &[Settled]) -> Result<(), SourceError> {
-        Err(SourceError::Fenced)
+    async fn ack(&mut self, _: &[Settled]) -> Result<(), OutboxReaderError> {
+        Err(OutboxReaderError::Fenced)
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        if self.holds() { Ok(()) } else { Err(SourceError::Fenced) }
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        if self.holds_lease() { Ok(()) } else { Err(OutboxReaderError::Fenced) }
     }
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_secs(60)
     }
-    fn holds(&self) -> bool {
+    fn holds_lease(&self) -> bool {
         self.taken > 1 || self.broker.state().begins == 0
     }
-    async fn prune(&mut self, _: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, _: Duration) -> Result<Pruned, OutboxReaderError> {
         Ok(Pruned::default())
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         Ok(Lag::default())
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
         Ok(())
     }
 }

@@ -1,13 +1,13 @@
 //! Positions that are not ours, and sources that cannot be had whole: loud, and nothing is published.
 
-use semel::relay::{Lineage, Position, Reached, Relay, RelayError, Source, SourceError};
+use semel::relay::{Lineage, OutboxReader, OutboxReaderError, Position, Relay, RelayError, SinkCheckpoint};
 
 use super::broker::{Broker, Bug};
 use super::outboxes::{InPostgres, InSqlite, Outbox, quick};
 use crate::relay::world::Postgres;
 use proof::planted::{By, Naive};
 
-async fn ended(source: impl Source, position: Option<Vec<u8>>) -> (RelayError, Broker) {
+async fn ended(source: impl OutboxReader, position: Option<Vec<u8>>) -> (RelayError, Broker) {
     let broker = Broker::new();
     broker.state().position = position;
     let relay = Relay::new(source, broker.sink(Bug::None), quick()).run_exactly_once();
@@ -29,7 +29,7 @@ async fn nonsense_for_a_position_stops_the_relay() {
 #[tokio::test]
 async fn the_position_of_another_outbox_stops_the_relay() {
     let position = Position { lineage: Lineage::read("another/1"), place: "0-1".into() };
-    let bytes = Reached { position, left_out: Vec::new() }.to_bytes();
+    let bytes = SinkCheckpoint { position, left_out: Vec::new() }.to_bytes();
     let outbox = InSqlite::new();
     outbox.append(&[("a", "a1")]).await;
     let (error, broker) = ended(outbox.source(), bytes.clone()).await;
@@ -48,7 +48,7 @@ async fn the_position_of_another_outbox_stops_the_relay() {
 async fn a_source_that_cannot_be_had_whole_is_refused() {
     let Some(world) = Postgres::new().await else { return };
     let (error, broker) = ended(Naive::new(world.connect().await, By::Seq), None).await;
-    assert!(matches!(error, RelayError::Source(SourceError::Shared)), "{error}");
+    assert!(matches!(error, RelayError::Outbox(OutboxReaderError::Shared)), "{error}");
     assert_eq!(broker.state().begins, 0);
     world.end().await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel::relay::poll::mysql::MysqlOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{Ended, Parked, Relay, RelayError, RelayOptions, Source, Stop};
+use semel::relay::{OutboxReader, Parked, Relay, RelayError, RelayOptions, RelayStats, Stop};
 use semel::sink::ExactlyOnce;
 use tempfile::TempDir;
 use testkit::services::Service;
@@ -24,7 +24,7 @@ pub const LEASE: Duration = Duration::from_secs(2);
 /// An outbox of any kind.
 pub trait Outbox: Sized {
     async fn append(&self, events: &[(&str, &str)]);
-    fn source(&self) -> impl Source;
+    fn source(&self) -> impl OutboxReader;
     async fn parked(&self) -> Vec<Parked>;
     async fn retry(&self, key: Option<&str>);
     async fn skip(&self, id: Uuid);
@@ -63,18 +63,18 @@ pub fn quick() -> RelayOptions {
 
 /// A relay that runs beside the test.
 pub struct Running {
-    pub task: JoinHandle<Result<Ended, RelayError>>,
+    pub task: JoinHandle<Result<RelayStats, RelayError>>,
     pub stop: Stop,
 }
 
 impl Running {
-    pub fn start(source: impl Source, sink: impl ExactlyOnce, options: RelayOptions) -> Self {
+    pub fn start(source: impl OutboxReader, sink: impl ExactlyOnce, options: RelayOptions) -> Self {
         let relay = Relay::new(source, sink, options);
         let stop = relay.stop_handle();
         Self { task: tokio::spawn(relay.run_exactly_once()), stop }
     }
 
-    pub async fn stop(self) -> Ended {
+    pub async fn stop(self) -> RelayStats {
         self.stop.stop();
         self.task.await.unwrap().unwrap()
     }
@@ -154,7 +154,7 @@ impl Outbox for InSqlite {
     async fn append(&self, events: &[(&str, &str)]) {
         sqlite::append(&self.path, events);
     }
-    fn source(&self) -> impl Source {
+    fn source(&self) -> impl OutboxReader {
         self.outbox.source()
     }
     async fn parked(&self) -> Vec<Parked> {
@@ -193,7 +193,7 @@ impl Outbox for InPostgres {
             client.batch_execute(&insert(key, text)).await.unwrap();
         }
     }
-    fn source(&self) -> impl Source {
+    fn source(&self) -> impl OutboxReader {
         self.outbox.source()
     }
     async fn parked(&self) -> Vec<Parked> {
@@ -227,7 +227,7 @@ impl Outbox for InMysql {
     async fn append(&self, events: &[(&str, &str)]) {
         self.world.append(events).await;
     }
-    fn source(&self) -> impl Source {
+    fn source(&self) -> impl OutboxReader {
         self.outbox.source()
     }
     async fn parked(&self) -> Vec<Parked> {

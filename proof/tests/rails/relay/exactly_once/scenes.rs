@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel::relay::{Reached, Settled, Source};
+use semel::relay::{OutboxReader, Settled, SinkCheckpoint};
 use testkit::services::Service;
 
 use super::broker::{Broker, Bug, Step};
@@ -112,8 +112,8 @@ async fn one_stands_by(outbox: &impl Outbox) -> bool {
     second.stop().await;
     // Given back, it is taken at once: the lease is not waited for.
     let mut third = outbox.source();
-    assert!(third.take_all().await.unwrap());
-    third.leave().await.unwrap();
+    assert!(third.acquire_exclusive().await.unwrap());
+    third.release().await.unwrap();
     true
 }
 
@@ -163,7 +163,8 @@ async fn a_parked_one_fails_again(outbox: &impl Outbox) {
     let first = outbox.start(&broker, Bug::None);
     outbox.until_parked(1).await;
     outbox.retry(None).await;
-    let of_parked = |bytes: &[u8]| Reached::from_bytes(bytes).unwrap().position.place.starts_with("parked");
+    let of_parked =
+        |bytes: &[u8]| SinkCheckpoint::from_bytes(bytes).unwrap().position.place.starts_with("parked");
     broker.until("a try in vain", |state| state.position.as_deref().is_some_and(of_parked)).await;
     first.kill().await;
     let second = outbox.start(&broker, Bug::None);
@@ -181,18 +182,18 @@ async fn skipped_on_its_way(outbox: &impl Outbox) {
     let settled = [refused, Settled::Held];
     let given = batch(&mut source).await;
     assert_eq!(given.events.len(), 2);
-    source.done(&settled).await.unwrap();
+    source.ack(&settled).await.unwrap();
     outbox.retry(Some("a")).await;
     let given = batch(&mut source).await;
     assert_eq!(given.events.len(), 2);
     outbox.skip(given.events[0].event.id()).await;
-    source.done(&settled).await.unwrap();
+    source.ack(&settled).await.unwrap();
     let given = batch(&mut source).await;
     assert_eq!(given.events.len(), 1);
     assert_eq!(text(&given.events[0].event), "a2");
-    source.done(&[Settled::Confirmed]).await.unwrap();
+    source.ack(&[Settled::Confirmed]).await.unwrap();
     outbox.until_parked(0).await;
-    source.leave().await.unwrap();
+    source.release().await.unwrap();
 }
 
 async fn all_of_them<O: Outbox>(outbox: O, again: impl AsyncFn() -> O) {
@@ -255,7 +256,7 @@ async fn a_stop_does_not_wait_for_a_broker_that_is_away() {
     let outbox = InSqlite::new();
     let broker = Broker::with(&[Step::Fail; 1_000]);
     outbox.append(&EVENTS).await;
-    let options = quick().farewell(Duration::from_millis(50));
+    let options = quick().drain_timeout(Duration::from_millis(50));
     let relay = Running::start(outbox.source(), broker.sink(Bug::None), options);
     broker.until("tries in vain", |state| state.script.len() < 998).await;
     relay.stop().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::relay::{Batch, Lag, Pruned, Reached, Settled, Source, SourceError};
+use semel::relay::{Batch, Lag, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint};
 
 pub enum Wrong<S> {
     /// Says that it has everything, and shares all the same.
@@ -25,45 +25,45 @@ impl<S> Wrong<S> {
     }
 }
 
-impl<S: Source> Source for Wrong<S> {
-    async fn take_all(&mut self) -> Result<bool, SourceError> {
+impl<S: OutboxReader> OutboxReader for Wrong<S> {
+    async fn acquire_exclusive(&mut self) -> Result<bool, OutboxReaderError> {
         match self {
             Self::Sharing(source) => {
                 // Takes its share.
                 let _ = source.next().await?;
                 Ok(true)
             }
-            Self::Deaf(source) => source.take_all().await,
+            Self::Deaf(source) => source.acquire_exclusive().await,
         }
     }
-    async fn resume(&mut self, reached: Option<&Reached>) -> Result<(), SourceError> {
+    async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
         match self {
             Self::Sharing(source) => source.resume(reached).await,
             Self::Deaf(_) => Ok(()),
         }
     }
-    async fn next(&mut self) -> Result<Option<Batch>, SourceError> {
+    async fn next(&mut self) -> Result<Option<Batch>, OutboxReaderError> {
         self.source().next().await
     }
-    async fn done(&mut self, settled: &[Settled]) -> Result<(), SourceError> {
-        self.source().done(settled).await
+    async fn ack(&mut self, settled: &[Settled]) -> Result<(), OutboxReaderError> {
+        self.source().ack(settled).await
     }
-    async fn keep(&mut self) -> Result<(), SourceError> {
-        self.source().keep().await
+    async fn renew_lease(&mut self) -> Result<(), OutboxReaderError> {
+        self.source().renew_lease().await
     }
-    fn keep_in(&self) -> Duration {
-        self.seen().keep_in()
+    fn renew_after(&self) -> Duration {
+        self.seen().renew_after()
     }
-    fn holds(&self) -> bool {
-        self.seen().holds()
+    fn holds_lease(&self) -> bool {
+        self.seen().holds_lease()
     }
-    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, SourceError> {
+    async fn prune(&mut self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         self.source().prune(older_than).await
     }
-    async fn lag(&mut self) -> Result<Lag, SourceError> {
+    async fn lag(&mut self) -> Result<Lag, OutboxReaderError> {
         self.source().lag().await
     }
-    async fn leave(&mut self) -> Result<(), SourceError> {
-        self.source().leave().await
+    async fn release(&mut self) -> Result<(), OutboxReaderError> {
+        self.source().release().await
     }
 }

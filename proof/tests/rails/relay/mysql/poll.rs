@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::outbox::append_tx;
 use semel::relay::poll::mysql::MysqlOutbox;
-use semel::relay::{Rebase, Settled, Source, SourceError};
+use semel::relay::{OutboxReader, OutboxReaderError, Rebase, Settled};
 use sqlx::{AssertSqlSafe, Executor, Row};
 use testkit::proxy::Proxy;
 
@@ -25,17 +25,17 @@ async fn a_restart_repeats_the_batch_and_an_owner_of_yesterday_moves_nothing() {
     assert_eq!(given.events.len(), 1);
     assert_eq!(batch(&mut first).await.position, given.position);
     tokio::time::sleep(LEASE * 9 / 8).await;
-    assert!(!first.holds());
+    assert!(!first.holds_lease());
     // And what is over is not renewed.
-    let kept = first.keep().await;
-    assert!(matches!(kept, Err(SourceError::Fenced)) && !first.holds(), "{kept:?}");
+    let kept = first.renew_lease().await;
+    assert!(matches!(kept, Err(OutboxReaderError::Fenced)) && !first.holds_lease(), "{kept:?}");
     let again = batch(&mut second).await;
     assert_eq!(again.position, given.position);
     assert_eq!(again.events[0].event.id(), given.events[0].event.id());
-    second.done(&[Settled::Confirmed]).await.unwrap();
+    second.ack(&[Settled::Confirmed]).await.unwrap();
     batch(&mut second).await;
-    let word = first.done(&[Settled::Confirmed]).await;
-    assert!(matches!(word, Err(SourceError::Fenced)), "{word:?}");
+    let word = first.ack(&[Settled::Confirmed]).await;
+    assert!(matches!(word, Err(OutboxReaderError::Fenced)), "{word:?}");
     drop(second);
     world.pool.execute("UPDATE semel_outbox_relay SET lease_until = 0").await.unwrap();
     assert_eq!(drained(&mut outbox.source()).await, ["2", "3"]);
@@ -218,13 +218,13 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     let all = async || {
         let mut source = world.outbox.source();
         let told = drained(&mut source).await;
-        source.leave().await.unwrap();
+        source.release().await.unwrap();
         told
     };
     assert_eq!(all().await, ["1"]);
     world.pool.execute("UPDATE semel_outbox_meta SET lineage = UUID()").await.unwrap();
     let refused = world.outbox.source().next().await.unwrap_err();
-    assert!(matches!(refused, SourceError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
     world.outbox.rebase(Rebase::Everything).await.unwrap();
     assert_eq!(all().await, ["1"]);
     world.outbox.rebase(Rebase::FromNow).await.unwrap();
@@ -244,7 +244,7 @@ async fn a_cursor_ahead_of_all_numbers_stops_it_until_a_person_decides() {
     world.pool.execute("UPDATE semel_outbox_part SET n = 0").await.unwrap();
     world.append(&[("a", "4")]).await;
     // One that runs notices, and one that starts.
-    let noticed = source.keep().await.unwrap_err();
+    let noticed = source.renew_lease().await.unwrap_err();
     let refused = world.outbox.source().next().await.unwrap_err();
     for error in [noticed, refused] {
         assert!(error.to_string().contains("semel outbox rebase") && !error.may_retry(), "{error}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use semel::outbox::Event;
 use semel::sink::kafka::{KafkaOptions, KafkaSink, KafkaTransactions};
-use semel::sink::{Delivery, ExactlyOnce, Sink};
+use semel::sink::{DeliverySemantics, ExactlyOnce, Sink};
 use testkit::services::{Service, alone, require};
 
 use super::{judge, reader};
@@ -44,14 +44,14 @@ async fn the_position_comes_back_and_is_each_relays_own() {
     let (one, other) = (unique("relay"), unique("relay"));
     let (mut sink, position) = begun(broker.url(), &positions, &one).await;
     assert_eq!(position, None);
-    assert_eq!(sink.guarantee().delivery, Delivery::ExactlyOnce);
+    assert_eq!(sink.guarantee().delivery, DeliverySemantics::ExactlyOnce);
     // It is asked apart, and a busy machine may not have answered in time.
     let until = Instant::now() + SOON;
     while sink.transaction_version().is_none() && Instant::now() < until {
         sink.probe().await.unwrap();
     }
     assert_eq!(sink.transaction_version(), Some(2), "the broker of the tests is of Kafka 4");
-    assert_eq!(sink.guarantee().broken_by, Vec::<String>::new());
+    assert_eq!(sink.guarantee().violations, Vec::<String>::new());
     sink.publish_at(&[event(&topic, "a", 1)], b"1").await.unwrap();
     sink.publish_at(&[event(&topic, "a", 2), event(&topic, "b", 3)], b"3").await.unwrap();
     // No event at all, and the position moves all the same: rows that are published nowhere.

@@ -32,7 +32,7 @@ async fn said(sink: &mut impl Sink, broken: bool) -> Guarantee {
     loop {
         sink.probe().await.unwrap();
         let said = sink.guarantee();
-        if said.broken_by.is_empty() != broken || Instant::now() > until {
+        if said.violations.is_empty() != broken || Instant::now() > until {
             return said;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -49,13 +49,13 @@ async fn brokers_that_let_anybody_lead_do_not_keep_what_they_confirmed() {
     set(broker.url(), None).await;
     let kept = [said(&mut sink, false).await, said(&mut once, false).await];
     for said in broken {
-        assert_eq!(said.broken_by.len(), 1, "{said}");
+        assert_eq!(said.violations.len(), 1, "{said}");
         assert!(
-            said.broken_by[0].contains(UNCLEAN) && said.broken_by[0].ends_with("set it to false"),
+            said.violations[0].contains(UNCLEAN) && said.violations[0].ends_with("set it to false"),
             "{said}"
         );
     }
     for said in kept {
-        assert_eq!(said.broken_by, Vec::<String>::new());
+        assert_eq!(said.violations, Vec::<String>::new());
     }
 }

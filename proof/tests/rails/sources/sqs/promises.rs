@@ -37,12 +37,12 @@ async fn what_is_done_is_deleted_and_what_is_given_back_comes_again() {
         assert_eq!(came[0].deliveries, Some(1));
         assert!(queue.url.ends_with(&came[0].from) && came[0].lineage.is_some(), "{:?}", came[0]);
         assert_eq!(queue.len(), 3, "nothing is deleted before it is done");
-        source.settle(&[(came[0].receipt, Settle::Done), (came[1].receipt, Settle::Again)]).await.unwrap();
+        source.settle(&[(came[0].receipt, Settle::Ack), (came[1].receipt, Settle::Nack)]).await.unwrap();
         assert_eq!(queue.len(), 2);
         // What is behind it in its group goes back with it, and who works on it hears of it.
         let lost = source.lost();
         assert_eq!(lost, if queue.fifo() { vec![came[2].receipt] } else { Vec::new() });
-        source.settle(&[(came[2].receipt, Settle::Again)]).await.unwrap();
+        source.settle(&[(came[2].receipt, Settle::Nack)]).await.unwrap();
         let again = receive(&mut source, 2).await;
         let mut places: Vec<&str> = again.iter().map(|delivery| delivery.place.as_str()).collect();
         let mut wanted = [came[1].place.as_str(), came[2].place.as_str()];
@@ -54,7 +54,7 @@ async fn what_is_done_is_deleted_and_what_is_given_back_comes_again() {
         assert_eq!(again[0].deliveries, Some(2));
         assert!(again[0].receipt > came[2].receipt);
         // Told again, the same and more.
-        let told = [all(&came, Settle::Done), all(&again, Settle::Done)].concat();
+        let told = [all(&came, Settle::Ack), all(&again, Settle::Ack)].concat();
         source.settle(&told).await.unwrap();
         assert_eq!(queue.len(), 0);
         assert!(source.lost().is_empty());
@@ -83,10 +83,10 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
         assert_eq!(source.lost().len(), 8);
         assert!(source.lost().is_empty(), "each is told once");
         // What was lost is settled and kept for nothing.
-        source.settle(&all(&came, Settle::Done)).await.unwrap();
+        source.settle(&all(&came, Settle::Ack)).await.unwrap();
         source.keep(&held).await.unwrap();
         assert_eq!(queue.len(), 8);
-        other.settle(&all(&others, Settle::Done)).await.unwrap();
+        other.settle(&all(&others, Settle::Ack)).await.unwrap();
         assert_eq!(queue.len(), 0);
     }
 }
@@ -103,7 +103,7 @@ async fn who_leaves_gives_back_at_once_also_what_nobody_waited_for() {
         queue.push("b", "e-2");
         source.leave().await.unwrap();
         let came = receive(&mut other, 2).await;
-        other.settle(&all(&came, Settle::Done)).await.unwrap();
+        other.settle(&all(&came, Settle::Ack)).await.unwrap();
         assert_eq!(queue.len(), 0);
     }
 }
@@ -119,7 +119,7 @@ async fn a_request_that_nobody_waited_for_is_not_lost() {
         queue.push("b", "e-1");
         let came = receive(&mut source, 1).await;
         assert_eq!(ids(&came), ["e-1"]);
-        source.settle(&[all(&first, Settle::Done), all(&came, Settle::Done)].concat()).await.unwrap();
+        source.settle(&[all(&first, Settle::Ack), all(&came, Settle::Ack)].concat()).await.unwrap();
         assert_eq!(queue.len(), 0);
     }
 }
@@ -139,7 +139,7 @@ async fn a_lost_answer_of_a_fifo_queue_is_asked_for_again() {
     // Invisible for ten minutes to all but who asks under the same name.
     let came = receive(&mut source, 1).await;
     proxy.set(Fault::DropResponse);
-    let done = all(&came, Settle::Done);
+    let done = all(&came, Settle::Ack);
     assert!(source.settle(&done).await.unwrap_err().may_retry(), "nobody said that it was deleted");
     proxy.set(Fault::Pass);
     source.settle(&done).await.unwrap();

@@ -2,10 +2,10 @@
 
 use sqlx::mysql::MySqlRow;
 
-use super::link::{Link, NOW, Place, get};
-use crate::relay::poll::aside::Aside;
+use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
+use crate::relay::outbox_reader::{OutboxReaderError, Pending};
+use crate::relay::poll::parking::ParkedRows;
 use crate::relay::poll::row::{Columns, named};
-use crate::relay::source::{Pending, SourceError};
 use crate::store::StoreError;
 use crate::store::mysql::literal;
 
@@ -20,31 +20,31 @@ pub(super) const EVENT: &str = "CONVERT(o.id USING utf8mb4), CONVERT(o.topic USI
     CONVERT(o.trace_parent USING utf8mb4), o.intent, o.payload";
 
 /// Parts and how far, with each event its part and number, and the events.
-pub(super) type Chunk = (Vec<Place>, Vec<(i16, i64)>, Vec<Pending>);
+pub(super) type Chunk = (Vec<PartitionCursor>, Vec<(i16, i64)>, Vec<Pending>);
 
-impl Link {
+impl LeasedSession {
     /// The chunk that is written down, or the next one, which then is.
-    pub(super) async fn chunk(&mut self) -> Result<Option<Chunk>, SourceError> {
-        let mut noted: Vec<Place> =
-            self.places.iter().copied().filter(|place| place.noted.is_some()).collect();
-        if noted.is_empty() {
-            noted = self.find().await?;
-            if noted.is_empty() {
+    pub(super) async fn chunk(&mut self) -> Result<Option<Chunk>, OutboxReaderError> {
+        let mut recorded: Vec<PartitionCursor> =
+            self.places.iter().copied().filter(|place| place.recorded.is_some()).collect();
+        if recorded.is_empty() {
+            recorded = self.find().await?;
+            if recorded.is_empty() {
                 return Ok(None);
             }
-            let cases: Vec<String> = noted
+            let cases: Vec<String> = recorded
                 .iter()
-                .map(|place| format!("WHEN {} THEN {}", place.part, place.noted.unwrap_or(place.after)))
+                .map(|place| format!("WHEN {} THEN {}", place.part, place.recorded.unwrap_or(place.after)))
                 .collect();
             let cursor = format!("until_n = CASE part {} END", cases.join(" "));
-            self.fenced(&noted, &cursor, &[]).await?;
+            self.fenced(&recorded, &cursor, &[]).await?;
             for place in &mut self.places {
-                if let Some(found) = noted.iter().find(|found| found.part == place.part) {
-                    place.noted = found.noted;
+                if let Some(found) = recorded.iter().find(|found| found.part == place.part) {
+                    place.recorded = found.recorded;
                 }
             }
         }
-        let selects: Vec<String> = noted
+        let selects: Vec<String> = recorded
             .iter()
             .map(|place| {
                 format!(
@@ -53,7 +53,7 @@ impl Link {
                       FROM semel_outbox o WHERE o.part = {} AND o.n > {} AND o.n <= {} ORDER BY o.n)",
                     place.part,
                     place.after,
-                    place.noted.unwrap_or(place.after)
+                    place.recorded.unwrap_or(place.after)
                 )
             })
             .collect();
@@ -64,11 +64,11 @@ impl Link {
             let held = get::<i64>(row, 14)? != 0;
             events.push(columns(row)?.pending(held));
         }
-        Ok(Some((noted, numbers, events)))
+        Ok(Some((recorded, numbers, events)))
     }
 
     /// How far the next chunk goes in each part, by the sizes alone.
-    async fn find(&mut self) -> Result<Vec<Place>, SourceError> {
+    async fn find(&mut self) -> Result<Vec<PartitionCursor>, OutboxReaderError> {
         let count = self.places.len();
         if count == 0 {
             return Ok(Vec::new());
@@ -102,20 +102,20 @@ impl Link {
                 }
                 events += 1;
                 bytes += usize::try_from(*size).unwrap_or(0);
-                place.noted = Some(*n);
+                place.recorded = Some(*n);
             }
         }
-        places.retain(|place| place.noted.is_some());
+        places.retain(|place| place.recorded.is_some());
         Ok(places)
     }
 
     /// The chunk is published, but for what is set aside: places in `numbers`.
     pub(super) async fn advance(
         &mut self,
-        places: &[Place],
+        places: &[PartitionCursor],
         numbers: &[(i16, i64)],
-        aside: &Aside,
-    ) -> Result<(), SourceError> {
+        aside: &ParkedRows,
+    ) -> Result<(), OutboxReaderError> {
         let mut also = Vec::new();
         for (at, index) in aside.seqs.iter().enumerate() {
             let Some((part, n)) = usize::try_from(*index).ok().and_then(|index| numbers.get(index)) else {
@@ -151,8 +151,8 @@ impl Link {
         self.fenced(places, "after_n = COALESCE(until_n, after_n), until_n = NULL", &also).await?;
         for place in &mut self.places {
             if let Some(done) = places.iter().find(|done| done.part == place.part) {
-                place.after = done.noted.unwrap_or(place.after);
-                place.noted = None;
+                place.after = done.recorded.unwrap_or(place.after);
+                place.recorded = None;
             }
         }
         Ok(())

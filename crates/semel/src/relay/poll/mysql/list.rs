@@ -4,11 +4,13 @@ use uuid::Uuid;
 
 use super::MysqlOutbox;
 use super::chunk::{EVENT, columns};
-use super::link::{Link, get};
-use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
+use super::leased_session::{LeasedSession, get};
+use crate::relay::listing::{
+    EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege, moment,
+};
+use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::LANES;
 use crate::relay::poll::row::named;
-use crate::relay::source::SourceError;
 use crate::store::mysql::literal;
 use crate::store::{Fate, StoreError};
 
@@ -49,7 +51,7 @@ const DENIED: [u16; 3] = [1142, 1143, 1044];
 
 impl MysqlOutbox {
     /// Events and how far they have come. Numbers are given part by part, so over the parts they are sorted by the time.
-    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, SourceError> {
+    pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let order = if listing.oldest_first { "n" } else { "n DESC" };
         let fits = |column: &str, text: &Option<String>| {
             text.as_ref()
@@ -78,14 +80,14 @@ impl MysqlOutbox {
         for brought in self.ask(selects.join("; ")).await? {
             for row in &brought.rows {
                 let (id, standing): (String, String) = (get(row, 0)?, get(row, 6)?);
-                listed.push(Listed {
+                listed.push(EventSummary {
                     id: named(&id),
                     topic: get(row, 1)?,
                     kind: get(row, 2)?,
                     key: get(row, 3)?,
                     made_at: moment(get(row, 4)?),
                     payload_bytes: get::<i64>(row, 5)?.unsigned_abs(),
-                    standing: Standing::read(&standing),
+                    standing: EventStatus::read(&standing),
                 });
             }
         }
@@ -99,7 +101,7 @@ impl MysqlOutbox {
     }
 
     /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
-    pub async fn find(&self, id: Uuid) -> Result<Option<Stored>, SourceError> {
+    pub async fn find(&self, id: Uuid) -> Result<Option<EventDetail>, OutboxReaderError> {
         let mut selects = vec![format!(
             "SELECT {EVENT}, {MADE_AT}, IF(o.error IS NULL, 'held', 'parked'), CONVERT(o.error USING utf8mb4),
                     CONVERT(o.parked_key USING utf8mb4)
@@ -116,10 +118,10 @@ impl MysqlOutbox {
         let brought = self.ask(selects.join("; ")).await?;
         let stored = brought.iter().flat_map(|brought| &brought.rows).next().map(|row| {
             let standing: String = get(row, 13)?;
-            Ok(Stored {
+            Ok(EventDetail {
                 event: columns(row)?.event(),
                 made_at: moment(get(row, 12)?),
-                standing: Standing::read(&standing),
+                standing: EventStatus::read(&standing),
                 error: get(row, 14)?,
                 parked_key: get(row, 15)?,
             })
@@ -129,15 +131,17 @@ impl MysqlOutbox {
 
     /// Looks whether a relay could run here: that the tables are there, of the right version and lineage, and not on a
     /// replica. Tells which rights it lacks.
-    pub async fn check(&self) -> Result<Vec<Lacking>, SourceError> {
-        let mut link = Link::open(self, "").await?;
+    pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
+        let mut link = LeasedSession::open(self, "").await?;
         let mut lacking = Vec::new();
         for (at, (right, sql)) in NEEDED.iter().enumerate() {
             match link.session.run((*sql).to_owned()).await {
                 Ok(_) => {}
                 Err(failed) if failed.trouble.number().is_some_and(|number| DENIED.contains(&number)) => {
-                    lacking
-                        .push(Lacking { right: (*right).to_owned(), only_to_prune: at + 1 == NEEDED.len() });
+                    lacking.push(MissingPrivilege {
+                        right: (*right).to_owned(),
+                        only_to_prune: at + 1 == NEEDED.len(),
+                    });
                 }
                 Err(failed) => return Err(failed.trouble.explain(&self.server, Fate::NotApplied).into()),
             }

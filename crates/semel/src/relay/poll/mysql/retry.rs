@@ -1,16 +1,19 @@
 //! Parked events that are due: tried again, in the order of their keys.
 
 use super::chunk::{EVENT, columns};
-use super::link::{Link, NOW, Place, get};
+use super::leased_session::{LeasedSession, NOW, PartitionCursor, get};
+use crate::relay::outbox_reader::{OutboxReaderError, Pending, Settled};
 use crate::relay::poll::OF_KEY_MAX;
-use crate::relay::poll::aside::{Retried, Tried};
-use crate::relay::source::{Pending, Settled, SourceError};
+use crate::relay::poll::parking::{RetryBatch, RetryResult};
 use crate::store::mysql::literal;
 
-impl Link {
+impl LeasedSession {
     /// What is due of our parts, by the hashes of the keys in hexadecimal digits.
-    pub(super) async fn due(&mut self) -> Result<(Tried, Vec<Place>, Vec<Pending>), SourceError> {
-        let (mut tried, mut parts, mut events, mut bytes) = (Tried::default(), Vec::new(), Vec::new(), 0);
+    pub(super) async fn due(
+        &mut self,
+    ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
+        let (mut tried, mut parts, mut events, mut bytes) =
+            (RetryBatch::default(), Vec::new(), Vec::new(), 0);
         let owned: Vec<String> = self.places.iter().map(|place| place.part.to_string()).collect();
         if owned.is_empty() {
             return Ok((tried, parts, events));
@@ -55,8 +58,8 @@ impl Link {
     pub(super) async fn again(
         &mut self,
         ns: &[i64],
-    ) -> Result<(Tried, Vec<Place>, Vec<Pending>), SourceError> {
-        let (mut tried, mut parts, mut events) = (Tried::default(), Vec::new(), Vec::new());
+    ) -> Result<(RetryBatch, Vec<PartitionCursor>, Vec<Pending>), OutboxReaderError> {
+        let (mut tried, mut parts, mut events) = (RetryBatch::default(), Vec::new(), Vec::new());
         let ns: Vec<String> = ns.iter().map(ToString::to_string).collect();
         let text = format!(
             "SELECT {EVENT}, o.n, HEX(o.hash), k.part, k.due_at FROM semel_outbox_parked o
@@ -81,11 +84,11 @@ impl Link {
     /// What became of them.
     pub(super) async fn retried(
         &mut self,
-        tried: &Tried,
-        parts: &[Place],
+        tried: &RetryBatch,
+        parts: &[PartitionCursor],
         settled: &[Settled],
-    ) -> Result<(), SourceError> {
-        let retried = Retried::of(tried, settled);
+    ) -> Result<(), OutboxReaderError> {
+        let retried = RetryResult::of(tried, settled);
         let mut also = Vec::new();
         if !retried.confirmed.is_empty() {
             let gone: Vec<String> = retried.confirmed.iter().map(ToString::to_string).collect();

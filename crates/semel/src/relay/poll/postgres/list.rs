@@ -3,11 +3,13 @@
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
-use super::link::get;
+use super::leased_session::get;
 use super::read::{bound, columns, readable, readable_if_any};
 use super::{PostgresOutbox, unreadable};
-use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
-use crate::relay::source::SourceError;
+use crate::relay::listing::{
+    EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege, moment,
+};
+use crate::relay::outbox_reader::OutboxReaderError;
 use crate::store::StoreError;
 use crate::store::postgres::statement::Sql;
 
@@ -43,7 +45,7 @@ const NEEDED: &str = "SELECT what || ' on ' || place, prunes FROM (VALUES
 
 impl PostgresOutbox {
     /// Events and how far they have come.
-    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, SourceError> {
+    pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let from = if listing.unpublished { UNPUBLISHED } else { "true" };
         let order = match (listing.unpublished, listing.oldest_first) {
             (true, true) => "o.xid, o.seq",
@@ -66,30 +68,30 @@ impl PostgresOutbox {
         let rows = self.ask_text(&text, &types, &values).await?;
         let listed = rows.iter().map(|row| {
             let (id, bytes, standing): (String, i64, String) = (get(row, 0)?, get(row, 5)?, get(row, 6)?);
-            Ok(Listed {
+            Ok(EventSummary {
                 id: Uuid::parse_str(&id).map_err(|error| unreadable(&error.to_string()))?,
                 topic: readable(row, 1)?,
                 kind: readable(row, 2)?,
                 key: readable_if_any(row, 3)?,
                 made_at: moment(get(row, 4)?),
                 payload_bytes: bytes.unsigned_abs(),
-                standing: Standing::read(&standing),
+                standing: EventStatus::read(&standing),
             })
         });
         Ok(listed.collect::<Result<_, StoreError>>()?)
     }
 
     /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
-    pub async fn find(&self, id: Uuid) -> Result<Option<Stored>, SourceError> {
+    pub async fn find(&self, id: Uuid) -> Result<Option<EventDetail>, OutboxReaderError> {
         let text = include_str!("../sql/postgres_find.sql").replace("{standing}", STANDING);
         let values: [&(dyn ToSql + Sync); 2] = [&id.to_string(), &bound(LOOKED_EVENTS_MAX)];
         let rows = self.ask_text(&text, &[Type::TEXT, Type::INT8], &values).await?;
         let stored = rows.first().map(|row| {
             let standing: String = get(row, 14)?;
-            Ok(Stored {
+            Ok(EventDetail {
                 event: columns(row)?.event(),
                 made_at: moment(get(row, 13)?),
-                standing: Standing::read(&standing),
+                standing: EventStatus::read(&standing),
                 error: get(row, 15)?,
                 parked_key: get(row, 16)?,
             })
@@ -99,10 +101,11 @@ impl PostgresOutbox {
 
     /// Looks whether a relay could run here, and tells which rights it lacks. That the tables are there, of the right
     /// version and lineage, and not on a standby was seen when the outbox was opened.
-    pub async fn check(&self) -> Result<Vec<Lacking>, SourceError> {
+    pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
         static RIGHTS: Sql = Sql { text: NEEDED, types: &[] };
         let rows = self.ask(&RIGHTS, &[]).await?;
-        let lacking = rows.iter().map(|row| Ok(Lacking { right: get(row, 0)?, only_to_prune: get(row, 1)? }));
+        let lacking =
+            rows.iter().map(|row| Ok(MissingPrivilege { right: get(row, 0)?, only_to_prune: get(row, 1)? }));
         Ok(lacking.collect::<Result<_, StoreError>>()?)
     }
 }

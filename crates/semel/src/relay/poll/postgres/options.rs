@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::PostgresSource;
-use super::link::Link;
+use super::PostgresOutboxReader;
+use super::leased_session::LeasedSession;
 use super::statement::{Edit, Statements};
+use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::Bounds;
-use crate::relay::source::SourceError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::Connections;
 
@@ -29,7 +29,10 @@ pub(in crate::relay) struct Outbox {
 }
 
 impl Outbox {
-    pub(in crate::relay) fn new(postgres: PostgresOptions, options: Options) -> Result<Self, SourceError> {
+    pub(in crate::relay) fn new(
+        postgres: PostgresOptions,
+        options: Options,
+    ) -> Result<Self, OutboxReaderError> {
         let connections = Connections::new(postgres).map_err(|trouble| trouble.not_applied())?;
         let statements = Statements::new(options.edit);
         Ok(Self { connections, statements, options })
@@ -97,26 +100,26 @@ impl PostgresOutboxOptions {
     }
 
     /// Connects once, to see that the server and the tables are right.
-    pub async fn open(self) -> Result<PostgresOutbox, SourceError> {
+    pub async fn open(self) -> Result<PostgresOutbox, OutboxReaderError> {
         let outbox = Arc::new(Outbox::new(self.postgres, self.options)?);
-        Link::open(&outbox, Uuid::nil()).await?.close().await;
+        LeasedSession::open(&outbox, Uuid::nil()).await?.close().await;
         Ok(PostgresOutbox { outbox })
     }
 }
 
 impl PostgresOutbox {
     /// Opens the outbox in the database a URL names.
-    pub async fn open(url: &str) -> Result<Self, SourceError> {
+    pub async fn open(url: &str) -> Result<Self, OutboxReaderError> {
         Self::options(url)?.open().await
     }
 
     /// Opens with other bounds than the usual ones.
-    pub fn options(url: &str) -> Result<PostgresOutboxOptions, SourceError> {
+    pub fn options(url: &str) -> Result<PostgresOutboxOptions, OutboxReaderError> {
         Ok(PostgresOutboxOptions { postgres: PostgresOptions::from_url(url)?, options: Options::default() })
     }
 
     /// A source for one relay. Several share the events.
-    pub fn source(&self) -> PostgresSource {
-        PostgresSource::new(self.outbox.clone())
+    pub fn source(&self) -> PostgresOutboxReader {
+        PostgresOutboxReader::new(self.outbox.clone())
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 
 use super::Outbox;
-use super::group::Group;
-use super::link::{Link, get};
-use crate::relay::source::{Lag, Pruned, SourceError};
+use super::leased_session::{LeasedSession, get};
+use super::partition_group::PartitionGroup;
+use crate::relay::outbox_reader::{Lag, OutboxReaderError, Pruned};
 use crate::store::postgres::statement::Sql;
 
 /// Tables in the ring, and how many numbers each takes in its turn, as a power of two. As the schema has it.
@@ -19,14 +19,14 @@ const BITES_MAX: u32 = 20;
 /// Where counting stops.
 const COUNT_MAX: i64 = 10_000;
 
-impl Link {
+impl LeasedSession {
     /// Empties the tables of the ring that may be. The one that is written to next need not be old: better now, while
     /// nobody writes there, than never.
     pub(in crate::relay) async fn prune(
         &mut self,
         outbox: &Outbox,
         older_than: Duration,
-    ) -> Result<Pruned, SourceError> {
+    ) -> Result<Pruned, OutboxReaderError> {
         static FILLED: Sql = Sql {
             text: "SELECT (SELECT last_value FROM semel_outbox_seq), ARRAY[
                        EXISTS (SELECT FROM semel_outbox_0), EXISTS (SELECT FROM semel_outbox_1),
@@ -63,7 +63,7 @@ impl Link {
     }
 
     /// Writes down the windows that are behind us: looks without result have moved on in memory only.
-    async fn settle(&mut self, outbox: &Outbox) -> Result<(), SourceError> {
+    async fn settle(&mut self, outbox: &Outbox) -> Result<(), OutboxReaderError> {
         for at in 0..self.groups.len() {
             let Some(group) = self.groups.get(at).filter(|group| group.window.is_none()) else { continue };
             let rows = self.fenced(&outbox.statements.settle, group, &[&group.low.text()]).await?;
@@ -73,7 +73,7 @@ impl Link {
     }
 
     /// One statement and so one transaction: it cannot be left half way with the lock held.
-    async fn empty(&self, part: i64, age_ms: i64) -> Result<(), SourceError> {
+    async fn empty(&self, part: i64, age_ms: i64) -> Result<(), OutboxReaderError> {
         let text = include_str!("../sql/postgres_prune.sql")
             .replace("{part}", &part.to_string())
             .replace("{age_ms}", &age_ms.to_string());
@@ -84,9 +84,9 @@ impl Link {
         }
     }
 
-    pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, SourceError> {
+    pub(in crate::relay) async fn lag(&self, outbox: &Outbox) -> Result<Lag, OutboxReaderError> {
         let mut lag = Lag::default();
-        for Group { lanes, epochs, low, window, .. } in &self.groups {
+        for PartitionGroup { lanes, epochs, low, window, .. } in &self.groups {
             let high = window.as_ref().map(|window| window.high.text());
             let after = window.as_ref().map_or(0, |window| window.after);
             let values: [&(dyn ToSql + Sync); 5] = [&low.text(), &high, &after, lanes, &COUNT_MAX];

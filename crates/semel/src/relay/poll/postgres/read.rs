@@ -4,13 +4,13 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, ToSql, Type};
 use uuid::Uuid;
 
-use super::group::{self, Group, Walk, Window};
-use super::link::{Link, get, look};
+use super::leased_session::{LeasedSession, get, look};
+use super::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
+use crate::relay::outbox_reader::{OutboxReaderError, Pending};
 use crate::relay::poll::LANES;
 use crate::relay::poll::row::{Columns, Texts};
-use crate::relay::source::{Pending, SourceError};
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
 
@@ -26,14 +26,14 @@ pub(in crate::relay) struct Chunk {
     pub(in crate::relay) seqs: Vec<i64>,
 }
 
-impl Link {
+impl LeasedSession {
     /// Looks what has been committed since the group's low. `false`: nothing, and low has come forward.
     pub(in crate::relay) async fn open_window(
         &mut self,
         outbox: &Outbox,
         at: usize,
-    ) -> Result<bool, SourceError> {
-        let target = group::target(&self.groups, at);
+    ) -> Result<bool, OutboxReaderError> {
+        let target = partition_group::target(&self.groups, at);
         let Some(low) = self.groups.get(at).map(|group| group.low.clone()) else { return Ok(false) };
         let (high, events) = self.count(outbox, &low, target.as_ref()).await?;
         let walk = self.walk(outbox, &low, &high, events).await?;
@@ -43,7 +43,7 @@ impl Link {
             group.low = high;
             return Ok(false);
         }
-        group.window = Some(Window { high, after: 0, noted: None, walk });
+        group.window = Some(Window { high, after: 0, recorded: None, walk });
         Ok(true)
     }
 
@@ -52,7 +52,7 @@ impl Link {
         &mut self,
         outbox: &Outbox,
         at: usize,
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), OutboxReaderError> {
         let Some(group) = self.groups.get(at).cloned() else { return Ok(()) };
         let Some(window) = group.window else { return Ok(()) };
         let (_, events) = self.count(outbox, &group.low, Some(&window.high)).await?;
@@ -68,7 +68,7 @@ impl Link {
         outbox: &Outbox,
         low: &Snapshot,
         high: Option<&Snapshot>,
-    ) -> Result<(Snapshot, i64), SourceError> {
+    ) -> Result<(Snapshot, i64), OutboxReaderError> {
         let values: [&(dyn ToSql + Sync); 3] = [&low.text(), &high.map(Snapshot::text), &FEW_MAX];
         let rows = self.look_kept(outbox, &outbox.statements.open, &values).await?;
         let row = rows.first().ok_or_else(|| unreadable("a look brought no answer"))?;
@@ -83,9 +83,9 @@ impl Link {
         low: &Snapshot,
         high: &Snapshot,
         events: i64,
-    ) -> Result<Walk, SourceError> {
+    ) -> Result<ScanPlan, OutboxReaderError> {
         if events < FEW_MAX {
-            return Ok(Walk::Few);
+            return Ok(ScanPlan::Few);
         }
         // The lowest seq, so that the walk does not begin with all that was published long ago. It cannot be known
         // from the order in which things were begun: who draws a number may write it down much later.
@@ -99,7 +99,7 @@ impl Link {
             (xid, seq) = (get(row, 0)?, get(row, 1)?);
             self.beat_if_due(outbox).await?;
         }
-        Ok(Walk::Many { floor: floor.saturating_sub(1) })
+        Ok(ScanPlan::Many { floor: floor.saturating_sub(1) })
     }
 }
 
@@ -107,16 +107,16 @@ impl Link {
 pub(in crate::relay) async fn read(
     session: &Session,
     outbox: &Outbox,
-    group: &Group,
-) -> Result<Chunk, SourceError> {
+    group: &PartitionGroup,
+) -> Result<Chunk, OutboxReaderError> {
     let Some(window) = &group.window else { return Ok(Chunk::default()) };
     let (sql, floor) = match window.walk {
-        Walk::Many { floor } => (&outbox.statements.many, floor),
-        Walk::Few | Walk::Unknown => (&outbox.statements.few, 0),
+        ScanPlan::Many { floor } => (&outbox.statements.many, floor),
+        ScanPlan::Few | ScanPlan::Unknown => (&outbox.statements.few, 0),
     };
     let bounds = outbox.options.bounds;
     // What was written down was within the bounds then.
-    let (until, events_max, bytes_max) = match window.noted {
+    let (until, events_max, bytes_max) = match window.recorded {
         Some(until) => (until, i64::MAX, i64::MAX),
         None => (i64::MAX, bound(bounds.events_max), bound(bounds.bytes_max)),
     };

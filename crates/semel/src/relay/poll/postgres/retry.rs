@@ -4,19 +4,19 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::Outbox;
-use super::group::Group;
-use super::link::{Link, get};
+use super::leased_session::{LeasedSession, get};
+use super::partition_group::PartitionGroup;
 use super::read::{bound, columns};
+use crate::relay::outbox_reader::{LeftOut, OutboxReaderError, Pending, Settled};
 use crate::relay::poll::OF_KEY_MAX;
-use crate::relay::poll::aside::{Retried, Tried};
-use crate::relay::source::{LeftOut, Pending, Settled, SourceError};
+use crate::relay::poll::parking::{RetryBatch, RetryResult};
 use crate::store::postgres::statement::Sql;
 
 /// Parked events on their way again.
 pub(in crate::relay) struct Retry {
-    pub(super) tried: Tried,
+    pub(super) tried: RetryBatch,
     /// The lanes they are of.
-    lanes: Group,
+    lanes: PartitionGroup,
 }
 
 impl Retry {
@@ -26,7 +26,7 @@ impl Retry {
     }
 }
 
-impl Link {
+impl LeasedSession {
     fn owned(&self) -> Vec<(i16, i64)> {
         let lanes = self
             .groups
@@ -39,7 +39,7 @@ impl Link {
     pub(in crate::relay) async fn due(
         &self,
         outbox: &Outbox,
-    ) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+    ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let lanes: Vec<i16> = self.owned().into_iter().map(|(lane, _)| lane).collect();
         let values: [&(dyn ToSql + Sync); 3] = [&lanes, &OF_KEY_MAX, &bound(outbox.options.bounds.bytes_max)];
         let rows = self.query(&outbox.statements.due, &values).await?;
@@ -51,22 +51,22 @@ impl Link {
         &self,
         outbox: &Outbox,
         ns: &[i64],
-    ) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+    ) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let rows = self.query(&outbox.statements.again, &[&ns]).await?;
         self.parked(&rows)
     }
 
-    fn parked(&self, rows: &[Row]) -> Result<Option<(Retry, Vec<Pending>)>, SourceError> {
+    fn parked(&self, rows: &[Row]) -> Result<Option<(Retry, Vec<Pending>)>, OutboxReaderError> {
         let owned = self.owned();
         let Some(first) = self.groups.first().filter(|_| !rows.is_empty()) else { return Ok(None) };
-        let mut lanes = Group {
+        let mut lanes = PartitionGroup {
             lanes: Vec::new(),
             epochs: Vec::new(),
             tids: Vec::new(),
             low: first.low.clone(),
             window: None,
         };
-        let (mut tried, mut events) = (Tried::default(), Vec::new());
+        let (mut tried, mut events) = (RetryBatch::default(), Vec::new());
         for row in rows {
             let lane: i16 = get(row, 14)?;
             if let Some((_, epoch)) = owned.iter().find(|(owned, _)| *owned == lane)
@@ -94,7 +94,7 @@ impl Link {
         outbox: &Outbox,
         numbers: &[i64],
         left_out: &[LeftOut],
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), OutboxReaderError> {
         static PARKED: Sql = Sql {
             text: "SELECT n, parked_key FROM semel_outbox_parked
                    WHERE n = ANY ($1::bigint[]) AND NOT EXISTS (
@@ -108,7 +108,7 @@ impl Link {
         let topics: Vec<Option<&str>> = left_out.iter().map(|left| left.topic.as_deref()).collect();
         let rows = self.query(&PARKED, &[&numbers, &ids, &topics]).await?;
         let Some(lanes) = self.groups.first().filter(|_| !rows.is_empty()).cloned() else { return Ok(()) };
-        let mut tried = Tried::default();
+        let mut tried = RetryBatch::default();
         for row in &rows {
             tried.ns.push(get(row, 0)?);
             tried.keys.push(get(row, 1)?);
@@ -123,9 +123,9 @@ impl Link {
         outbox: &Outbox,
         retry: &Retry,
         settled: &[Settled],
-    ) -> Result<(), SourceError> {
-        let Retried { confirmed, failed, errors, later, for_good, due, on } =
-            &Retried::of(&retry.tried, settled);
+    ) -> Result<(), OutboxReaderError> {
+        let RetryResult { confirmed, failed, errors, later, for_good, due, on } =
+            &RetryResult::of(&retry.tried, settled);
         let pause_ms = outbox.options.retry_ms();
         let values: [&(dyn ToSql + Sync); 8] =
             [confirmed, failed, errors, later, for_good, due, on, &pause_ms];

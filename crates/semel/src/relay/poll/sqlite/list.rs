@@ -5,9 +5,11 @@ use uuid::Uuid;
 
 use super::SqliteOutbox;
 use super::table::{EVENT, Table, columns, explain, readable};
-use crate::relay::listing::{LOOKED_EVENTS_MAX, Lacking, Listed, Listing, Standing, Stored, moment};
+use crate::relay::listing::{
+    EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EVENTS_MAX, MissingPrivilege, moment,
+};
+use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::row::named;
-use crate::relay::source::SourceError;
 
 /// How far the event `o` has come, by the cursor `c`.
 const STANDING: &str = "coalesce(
@@ -17,7 +19,7 @@ const STANDING: &str = "coalesce(
 
 impl SqliteOutbox {
     /// Events and how far they have come.
-    pub async fn list(&self, listing: &Listing) -> Result<Vec<Listed>, SourceError> {
+    pub async fn list(&self, listing: &EventFilter) -> Result<Vec<EventSummary>, OutboxReaderError> {
         let (listing, path) = (listing.clone(), self.path.clone());
         let from = match listing.unpublished {
             true => "seq > (SELECT after_seq FROM semel_outbox_cursor)",
@@ -37,14 +39,14 @@ impl SqliteOutbox {
                 let rows = statement.query_map(params![listing.topic, listing.key, most], |row| {
                     let (id, standing): (String, String) = (readable(row, 0)?, row.get(6)?);
                     let has_key = row.get_ref(3)? != rusqlite::types::ValueRef::Null;
-                    Ok(Listed {
+                    Ok(EventSummary {
                         id: named(&id),
                         topic: readable(row, 1)?,
                         kind: readable(row, 2)?,
                         key: has_key.then(|| readable(row, 3)).transpose()?,
                         made_at: moment(row.get(4)?),
                         payload_bytes: row.get::<_, i64>(5)?.unsigned_abs(),
-                        standing: Standing::read(&standing),
+                        standing: EventStatus::read(&standing),
                     })
                 })?;
                 rows.collect::<Result<Vec<_>, rusqlite::Error>>()
@@ -55,7 +57,7 @@ impl SqliteOutbox {
     }
 
     /// One event, if it is parked or among the newest [`LOOKED_EVENTS_MAX`].
-    pub async fn find(&self, id: Uuid) -> Result<Option<Stored>, SourceError> {
+    pub async fn find(&self, id: Uuid) -> Result<Option<EventDetail>, OutboxReaderError> {
         let path = self.path.clone();
         let aside = format!(
             "SELECT {EVENT}, o.made_at, CASE WHEN o.error IS NULL THEN 'held' ELSE 'parked' END, o.error, o.parked_key
@@ -70,10 +72,10 @@ impl SqliteOutbox {
             let find = |query: &str| {
                 let found = table.connection.query_row(query, [id.to_string()], |row| {
                     let standing: String = row.get(13)?;
-                    Ok(Stored {
+                    Ok(EventDetail {
                         event: columns(row)?.event(),
                         made_at: moment(row.get(12)?),
-                        standing: Standing::read(&standing),
+                        standing: EventStatus::read(&standing),
                         error: row.get(14)?,
                         parked_key: row.get(15)?,
                     })
@@ -90,7 +92,7 @@ impl SqliteOutbox {
 
     /// Looks whether a relay could run here: that the tables are there and of the right lineage, and that the file can be
     /// written. No single rights can be lacking in a file.
-    pub async fn check(&self) -> Result<Vec<Lacking>, SourceError> {
+    pub async fn check(&self) -> Result<Vec<MissingPrivilege>, OutboxReaderError> {
         let path = self.path.clone();
         self.with(move |table: &Table| {
             let touched =

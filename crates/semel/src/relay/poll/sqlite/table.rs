@@ -6,10 +6,10 @@ use std::time::Duration;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use crate::relay::poll::aside::{Aside, Retried, Tried};
+use crate::relay::outbox_reader::{Lag, Lineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
+use crate::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
 use crate::relay::poll::row::{Columns, Texts, named};
 use crate::relay::poll::{Bounds, OF_KEY_MAX, ahead, known_version};
-use crate::relay::source::{Lag, Lineage, Pending, Pruned, Rebase, Settled, SourceError};
 use crate::store::{ErrorKind, Fate, StoreError};
 
 const BITE: i64 = 1_000;
@@ -27,7 +27,7 @@ pub(super) struct Turn {
     pub(super) epoch: i64,
     pub(super) lineage: String,
     pub(super) after: i64,
-    pub(super) noted: Option<i64>,
+    pub(super) recorded: Option<i64>,
 }
 
 pub(super) struct Table {
@@ -36,7 +36,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn open(path: &Path) -> Result<Self, SourceError> {
+    pub(super) fn open(path: &Path) -> Result<Self, OutboxReaderError> {
         let told = |error| explain(path, &error);
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags).map_err(told)?;
@@ -47,14 +47,14 @@ impl Table {
         let (found, stored) = table.lineages()?;
         let (found, stored) = (Lineage::read(&found), stored.map(|text| Lineage::read(&text)));
         match stored {
-            Some(stored) if !stored.matches(&found) => Err(SourceError::Lineage { stored, found }),
+            Some(stored) if !stored.matches(&found) => Err(OutboxReaderError::Lineage { stored, found }),
             _ if table.is_ahead()? => Err(ahead()),
             _ => Ok(table),
         }
     }
 
     /// Open where the lineage is about to be decided.
-    fn lineages(&self) -> Result<(String, Option<String>), SourceError> {
+    fn lineages(&self) -> Result<(String, Option<String>), OutboxReaderError> {
         let query = "SELECT m.lineage, c.lineage, m.version FROM semel_outbox_meta m, semel_outbox_cursor c";
         let read = self.connection.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
         let (found, stored, version) = self.told(read)?;
@@ -63,7 +63,7 @@ impl Table {
     }
 
     /// Whether the cursor is beyond every number that was ever given to an event here.
-    fn is_ahead(&self) -> Result<bool, SourceError> {
+    fn is_ahead(&self) -> Result<bool, OutboxReaderError> {
         let query = "SELECT max(after_seq, coalesce(until_seq, 0)) > max(
                          coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), 0),
                          coalesce((SELECT max(seq) FROM semel_outbox), 0))
@@ -71,7 +71,7 @@ impl Table {
         self.told(self.connection.query_row(query, [], |row| row.get(0)))
     }
 
-    fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, SourceError> {
+    fn told<T>(&self, result: rusqlite::Result<T>) -> Result<T, OutboxReaderError> {
         result.map_err(|error| explain(&self.path, &error))
     }
 
@@ -80,7 +80,7 @@ impl Table {
         &self,
         epoch: i64,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<bool>,
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), OutboxReaderError> {
         let ours = self.told((|| {
             let tx = Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)?;
             let stored: i64 = tx.query_row("SELECT epoch FROM semel_outbox_cursor", [], |row| row.get(0))?;
@@ -90,7 +90,7 @@ impl Table {
             tx.commit()?;
             Ok(true)
         })())?;
-        if ours { Ok(()) } else { Err(SourceError::Fenced) }
+        if ours { Ok(()) } else { Err(OutboxReaderError::Fenced) }
     }
 
     /// Renews what is ours, or takes what is nobody's. `None`: another has it.
@@ -99,10 +99,10 @@ impl Table {
         me: &str,
         epoch: Option<i64>,
         lease: Duration,
-    ) -> Result<Option<Turn>, SourceError> {
+    ) -> Result<Option<Turn>, OutboxReaderError> {
         let lease_ms = ms(lease);
         let turn = |row: &Row<'_>| {
-            Ok(Turn { epoch: row.get(0)?, lineage: row.get(1)?, after: row.get(2)?, noted: row.get(3)? })
+            Ok(Turn { epoch: row.get(0)?, lineage: row.get(1)?, after: row.get(2)?, recorded: row.get(3)? })
         };
         if let Some(epoch) = epoch {
             let renew = format!(
@@ -134,7 +134,7 @@ impl Table {
         &self,
         turn: &Turn,
         bounds: Bounds,
-    ) -> Result<Option<(i64, Vec<i64>, Vec<Pending>)>, SourceError> {
+    ) -> Result<Option<(i64, Vec<i64>, Vec<Pending>)>, OutboxReaderError> {
         let query = format!(
             "SELECT {EVENT}, o.seq,
                     EXISTS (SELECT 1 FROM semel_outbox_parked_key p
@@ -144,20 +144,20 @@ impl Table {
         let (mut seqs, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
         self.told((|| {
             let mut statement = self.connection.prepare_cached(&query)?;
-            let mut rows = statement.query(params![turn.after, turn.noted.unwrap_or(i64::MAX)])?;
+            let mut rows = statement.query(params![turn.after, turn.recorded.unwrap_or(i64::MAX)])?;
             while let Some(row) = rows.next()? {
                 let pending = columns(row)?.pending(row.get(13)?);
                 bytes += pending.event.payload().len();
                 seqs.push(row.get(12)?);
                 events.push(pending);
-                if turn.noted.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max) {
+                if turn.recorded.is_none() && (seqs.len() >= bounds.events_max || bytes >= bounds.bytes_max) {
                     break;
                 }
             }
             Ok(())
         })())?;
-        let Some(until) = turn.noted.or(seqs.last().copied()) else { return Ok(None) };
-        if turn.noted.is_none() {
+        let Some(until) = turn.recorded.or(seqs.last().copied()) else { return Ok(None) };
+        if turn.recorded.is_none() {
             self.fenced(turn.epoch, |tx| {
                 Ok(tx.execute("UPDATE semel_outbox_cursor SET until_seq = ?1", [until])? == 1)
             })?;
@@ -170,9 +170,9 @@ impl Table {
         &self,
         epoch: i64,
         until: i64,
-        aside: &Aside,
+        aside: &ParkedRows,
         retry: Duration,
-    ) -> Result<(), SourceError> {
+    ) -> Result<(), OutboxReaderError> {
         self.fenced(epoch, |tx| {
             let moved = "UPDATE semel_outbox_cursor SET after_seq = until_seq, until_seq = NULL WHERE until_seq = ?1";
             if tx.execute(moved, [until])? != 1 {
@@ -203,8 +203,8 @@ impl Table {
     }
 
     /// Parked events that are due, and keys of which nothing is left.
-    pub(super) fn due(&self, bytes_max: usize) -> Result<(Tried, Vec<Pending>), SourceError> {
-        let (mut tried, mut events, mut bytes) = (Tried::default(), Vec::new(), 0);
+    pub(super) fn due(&self, bytes_max: usize) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
+        let (mut tried, mut events, mut bytes) = (RetryBatch::default(), Vec::new(), 0);
         self.told((|| {
             let due = format!(
                 "SELECT key, due_at FROM semel_outbox_parked_key WHERE due_at <= {NOW} ORDER BY due_at LIMIT 100"
@@ -240,8 +240,8 @@ impl Table {
     }
 
     /// Those again, as far as they are still there.
-    pub(super) fn again(&self, ns: &[i64]) -> Result<(Tried, Vec<Pending>), SourceError> {
-        let (mut tried, mut events) = (Tried::default(), Vec::new());
+    pub(super) fn again(&self, ns: &[i64]) -> Result<(RetryBatch, Vec<Pending>), OutboxReaderError> {
+        let (mut tried, mut events) = (RetryBatch::default(), Vec::new());
         self.told((|| {
             let query = format!(
                 "SELECT {EVENT}, o.parked_key, k.due_at FROM semel_outbox_parked o
@@ -266,11 +266,11 @@ impl Table {
     pub(super) fn retried(
         &self,
         epoch: i64,
-        tried: &Tried,
+        tried: &RetryBatch,
         settled: &[Settled],
         retry: Duration,
-    ) -> Result<(), SourceError> {
-        let retried = Retried::of(tried, settled);
+    ) -> Result<(), OutboxReaderError> {
+        let retried = RetryResult::of(tried, settled);
         self.fenced(epoch, |tx| {
             for n in &retried.confirmed {
                 tx.execute("DELETE FROM semel_outbox_parked WHERE n = ?1", [n])?;
@@ -298,13 +298,13 @@ impl Table {
         })
     }
 
-    pub(super) fn leave(&self, epoch: i64) -> Result<(), SourceError> {
+    pub(super) fn release(&self, epoch: i64) -> Result<(), OutboxReaderError> {
         let free = "UPDATE semel_outbox_cursor SET owner = NULL, lease_until = 0 WHERE epoch = ?1";
         self.told(self.connection.execute(free, [epoch])).map(drop)
     }
 
     /// What is published and old, a bite at a time, so that no writer waits for long.
-    pub(super) fn prune(&self, older_than: Duration) -> Result<Pruned, SourceError> {
+    pub(super) fn prune(&self, older_than: Duration) -> Result<Pruned, OutboxReaderError> {
         let bite = format!(
             "DELETE FROM semel_outbox WHERE seq IN (
                  SELECT seq FROM semel_outbox
@@ -322,7 +322,7 @@ impl Table {
         Ok(pruned)
     }
 
-    pub(super) fn lag(&self, epoch: Option<i64>) -> Result<Lag, SourceError> {
+    pub(super) fn lag(&self, epoch: Option<i64>) -> Result<Lag, OutboxReaderError> {
         let query = format!(
             "SELECT count(*), {NOW} - min(made_at),
                     (SELECT count(*) FROM (SELECT 1 FROM semel_outbox_parked LIMIT ?1))
@@ -343,7 +343,7 @@ impl Table {
         self.told(told)
     }
 
-    pub(super) fn rebase(path: &Path, rebase: Rebase) -> Result<(), SourceError> {
+    pub(super) fn rebase(path: &Path, rebase: Rebase) -> Result<(), OutboxReaderError> {
         let rebased = "UPDATE semel_outbox_cursor SET epoch = epoch + 1, owner = NULL, lease_until = 0,
              lineage = (SELECT lineage FROM semel_outbox_meta), until_seq = NULL,
              after_seq = CASE WHEN ?1 THEN (SELECT coalesce(max(seq), 0) FROM semel_outbox) ELSE 0 END";
@@ -398,7 +398,7 @@ pub(super) fn ms(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> SourceError {
+pub(super) fn explain(path: &Path, error: &rusqlite::Error) -> OutboxReaderError {
     use rusqlite::ErrorCode;
     let path = path.display();
     let (kind, message) = match error.sqlite_error_code() {

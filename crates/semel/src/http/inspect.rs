@@ -1,0 +1,70 @@
+//! What the layer will make of a request, told by its head alone.
+
+use http::request::Parts;
+
+use super::classify::{Named, Screened, screen};
+use super::layer::IdempotencyLayer;
+use crate::intent::identity::Intent;
+use crate::store::Store;
+
+/// What [`IdempotencyLayer::look`] found.
+#[derive(Clone, Debug)]
+pub enum Look {
+    /// It is not guarded.
+    Passes,
+    /// Its key is missing or none; the layer will say what is wrong.
+    Refused,
+    /// It has a key, but whose it is cannot be told yet.
+    NoScope,
+    /// It is an attempt at this intent.
+    Guarded(Intent),
+}
+
+impl<S: Store> IdempotencyLayer<S> {
+    /// What will become of a request as far as its head tells, for whoever stands in front of the layer and
+    /// authorises, limits or watches. Claims nothing and asks nobody.
+    pub fn look(&self, parts: &Parts) -> Look {
+        match screen(self.shared(), parts) {
+            Screened::Pass => Look::Passes,
+            Screened::BadKey(_) => Look::Refused,
+            Screened::NoScope => Look::NoScope,
+            Screened::Guard(Named { prepared, scope, key }) => {
+                Look::Guarded(Intent::new(scope, prepared.guarded.name().clone(), key))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::Guard;
+    use crate::http::{KeyRule, Rule};
+    use crate::store::memory::MemoryStore;
+
+    #[test]
+    fn a_head_tells_what_will_become_of_it() {
+        let layer = IdempotencyLayer::builder(Guard::new(MemoryStore::new()))
+            .scope_header("x-tenant-id".parse().unwrap())
+            .rule(Rule::on("POST /pay").name("pay"))
+            .rule(Rule::on("POST /ping").key(KeyRule::Ignored))
+            .build()
+            .unwrap();
+        let look = |method: &str, path: &str, headers: &[(&str, &str)]| {
+            let mut request = http::Request::builder().method(method).uri(path);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            layer.look(&request.body(()).unwrap().into_parts().0)
+        };
+        let (key, tenant) = (("idempotency-key", "k-1"), ("x-tenant-id", "acme"));
+        assert!(matches!(look("GET", "/pay", &[key, tenant]), Look::Passes));
+        assert!(matches!(look("POST", "/ping", &[key, tenant]), Look::Passes));
+        assert!(matches!(look("POST", "/else", &[]), Look::Passes));
+        assert!(matches!(look("POST", "/pay", &[]), Look::Refused));
+        assert!(matches!(look("POST", "/pay", &[key, key]), Look::Refused));
+        assert!(matches!(look("POST", "/pay", &[key]), Look::NoScope));
+        let Look::Guarded(intent) = look("POST", "/pay", &[key, tenant]) else { panic!() };
+        assert_eq!((intent.operation().as_str(), intent.scope().as_str()), ("pay", "acme"));
+    }
+}

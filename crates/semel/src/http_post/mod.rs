@@ -1,0 +1,185 @@
+//! A POST to an endpoint that somebody has named: one attempt, and what is known after it.
+//!
+//! **Where it may go.** Every address is looked at when it is connected to: this machine, private networks and the
+//! addresses at which clouds keep a machine's secrets are not connected to unless that is allowed. Redirects are not followed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::{HeaderMap, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::TokioExecutor;
+use rustls::RootCertStore;
+use tokio::time::{Instant, timeout_at};
+use tower_service::Service;
+
+use self::dial::Dial;
+use crate::in_progress::is_in_progress;
+use crate::tls_roots;
+
+mod address;
+mod dial;
+mod wire;
+
+/// What is read of an answer, so that its connection can be used again.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Idle connections kept to one host.
+const IDLE_MAX: usize = 16;
+
+/// Posts to whatever requests name. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Poster {
+    client: Client<Dial, Full<Bytes>>,
+    dial: Dial,
+    attempt: Duration,
+}
+
+/// What is known after an attempt.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// There was an answer.
+    Answered(Answer),
+    /// There was no connection to send it on.
+    NotReached(String),
+    /// It was sent, or may have been, and there is no answer.
+    Lost(String),
+    /// No answer in time.
+    TimedOut,
+}
+
+/// An answer, with as much of its body as fits the bound, or nothing of it.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    #[cfg_attr(not(feature = "forward"), allow(dead_code))]
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Answer {
+    /// See [`is_in_progress`].
+    pub(crate) fn is_in_progress(&self) -> bool {
+        is_in_progress(self.status, &self.headers, &self.body)
+    }
+}
+
+/// What a status says of what was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Says {
+    /// It was taken.
+    Taken,
+    /// It will never be taken.
+    Refused,
+    /// It is to go elsewhere, which it does not.
+    Redirected,
+    /// It was not taken this time.
+    NotTaken,
+    /// It may have been taken.
+    Unknown,
+}
+
+impl Says {
+    pub(crate) fn of(status: StatusCode) -> Self {
+        match status.as_u16() {
+            200..=299 => Self::Taken,
+            400 | 410 | 413 | 415 | 422 => Self::Refused,
+            300..=399 => Self::Redirected,
+            401 | 403 | 404 | 405 | 429 => Self::NotTaken,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Whether that is an address to post to.
+pub(crate) fn endpoint(url: &str) -> Result<Uri, &'static str> {
+    let uri: Uri = url.parse().map_err(|_| "not a URL")?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(uri),
+        _ => Err("it begins with https:// or http://, and a host"),
+    }
+}
+
+impl Poster {
+    /// `attempt`: the longest that a connection or an answer may take. `trust`: whom `https://` is believed by; the
+    /// system's authorities, read only where one of the endpoints needs them, unless given.
+    pub(crate) fn new<'u>(
+        mut endpoints: impl Iterator<Item = &'u Uri>,
+        allow_private: bool,
+        attempt: Duration,
+        trust: Option<&RootCertStore>,
+    ) -> Self {
+        let roots = match trust {
+            Some(roots) => Ok(roots.clone()),
+            None if endpoints.any(|uri| uri.scheme_str() == Some("https")) => tls_roots::of_the_system()
+                .map_err(|why| format!("{why}; name one that vouches for the endpoints")),
+            None => Ok(RootCertStore::empty()),
+        };
+        // Before the attempt as a whole: then it is known that nothing was sent.
+        let dial =
+            Dial { allow_private, timeout: attempt - attempt / 4, tls: roots.and_then(wire::encryption) };
+        let client =
+            Client::builder(TokioExecutor::new()).pool_max_idle_per_host(IDLE_MAX).build(dial.clone());
+        Self { client, dial, attempt }
+    }
+
+    /// Why no certificate can be checked, if so.
+    pub(crate) fn violations(&self) -> Option<String> {
+        self.dial.tls.as_ref().err().cloned()
+    }
+
+    /// Connects and says nothing there.
+    pub(crate) async fn reach(&self, uri: &Uri) -> std::io::Result<()> {
+        self.dial.clone().call(uri.clone()).await.map(drop)
+    }
+
+    /// One attempt, that ends then at the latest.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>, until: Option<Instant>) -> Sent {
+        let ours = Instant::now() + self.attempt;
+        let until = until.map_or(ours, |until| until.min(ours));
+        let response = match timeout_at(until, self.client.request(request)).await {
+            Err(_) => return Sent::TimedOut,
+            Ok(Err(error)) => return unanswered(&error),
+            Ok(Ok(response)) => response,
+        };
+        let (head, body) = response.into_parts();
+        // To its end, for the connection's sake. What is longer than the bound, or breaks, says nothing.
+        let body = timeout_at(until, Limited::new(body, ANSWER_BYTES_MAX).collect()).await;
+        let body = body.ok().and_then(Result::ok).map(|whole| whole.to_bytes()).unwrap_or_default();
+        Sent::Answered(Answer { status: head.status, headers: head.headers, body })
+    }
+}
+
+fn unanswered(error: &Error) -> Sent {
+    let mut told = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        told = format!("{told}: {error}");
+        cause = error.source();
+    }
+    if error.is_connect() { Sent::NotReached(told) } else { Sent::Lost(told) }
+}
+
+/// Headers that say how a message is carried, to whom, and by whom: not for the message to set.
+pub(crate) fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("webhook-")
+        || name.starts_with("proxy-")
+        || matches!(
+            name,
+            "authorization"
+                | "connection"
+                | "content-length"
+                | "cookie"
+                | "expect"
+                | "host"
+                | "idempotency-key"
+                | "keep-alive"
+                | "te"
+                | "trailer"
+                | "transfer-encoding"
+                | "upgrade"
+                | "user-agent"
+        )
+}

@@ -1,0 +1,84 @@
+//! Whether a consumer gets anywhere.
+
+use std::fmt;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::metrics::ConsumerMetrics;
+use super::scheduler::AttemptResult;
+use crate::relay::health::Health;
+
+impl ConsumerMetrics {
+    /// Why the consumer cannot be said to work, if neither its source nor its handler may fail for longer than this.
+    /// `None`: it works.
+    ///
+    /// ```
+    /// let metrics = semel::inbox::consumer::ConsumerMetrics::new();
+    /// let trouble = metrics.trouble(std::time::Duration::from_secs(30)).unwrap();
+    /// assert_eq!(trouble, "the source was not reached yet");
+    /// ```
+    pub fn trouble(&self, patience: Duration) -> Option<String> {
+        self.health().trouble(Instant::now(), patience)
+    }
+
+    /// The source did what it was asked.
+    pub(super) fn source_answered(&self) {
+        self.health().source_answered(Instant::now());
+    }
+
+    /// The source failed.
+    pub(super) fn source_is_away(&self, error: &dyn fmt::Display) {
+        self.health().source_failed(&error.to_string());
+    }
+
+    /// Messages are given to the handler.
+    pub(super) fn round_begins(&self) {
+        let mut health = self.health();
+        health.batch_begins();
+        health.call_begins(Instant::now());
+    }
+
+    /// What was said of messages that were tried.
+    pub(super) fn round_ends<'t>(&self, told: impl Iterator<Item = &'t AttemptResult>) {
+        let (mut answered, mut error) = (false, None);
+        for tried in told {
+            match tried {
+                AttemptResult::Done | AttemptResult::Already => answered = true,
+                AttemptResult::Failed { error: why, .. } => {
+                    self.0.failed.inc();
+                    error.get_or_insert(why);
+                }
+            }
+        }
+        let mut health = self.health();
+        health.call_ends(Instant::now(), answered, error.map(String::as_str));
+        health.batch_ends();
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        self.0.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::consumer::HandlerErrorKind;
+
+    #[test]
+    fn failures_are_counted_and_held_against_nobody_who_answers() {
+        let metrics = ConsumerMetrics::new();
+        metrics.source_answered();
+        metrics.round_begins();
+        let failed = AttemptResult::Failed {
+            error: "no".into(),
+            kind: HandlerErrorKind::Later,
+            after: None,
+            too_long: false,
+        };
+        metrics.round_ends([AttemptResult::Done, failed].iter());
+        let line = "semel_consumer_messages_total{outcome=\"failed\"} 1";
+        assert!(metrics.render().lines().any(|have| have == line), "{}", metrics.render());
+        assert_eq!(metrics.trouble(Duration::from_secs(30)), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! A letter, as it is written and read.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::inbox::Identity;
+use crate::inbox::consumer::{DeadLetter, Due};
+use crate::inbox::mark::Mark;
+use crate::sink::headers;
+use crate::source::{Delivery, Receipt};
+use crate::tx::driver::{DriverError, DriverErrorKind, Row, Value};
+
+/// Longest error that is kept with a letter, in bytes; the rest is cut off.
+pub const ERROR_BYTES_MAX: usize = 4_096;
+
+/// Stands for a character that PostgreSQL does not take in text.
+const NUL: &str = "\u{2400}";
+
+/// A message that could not be handled, and why.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoredDeadLetter {
+    /// Its number, by which people name it. No other letter gets it.
+    pub number: i64,
+    /// Whose it is.
+    pub consumer: String,
+    /// Where the message comes from, as its identity has it.
+    pub source: String,
+    /// What the message is called there. `None`: nobody could tell.
+    pub id: Option<String>,
+    /// The topic, queue or stream.
+    pub topic: String,
+    /// Where the broker counts.
+    pub lineage: Option<String>,
+    /// The place in the broker's own words.
+    pub place: String,
+    /// Messages of one key keep their order.
+    pub key: Option<String>,
+    /// Headers, in their order.
+    pub headers: Vec<(String, String)>,
+    /// What it says. Empty in a listing, and where it was dropped.
+    pub payload: Bytes,
+    /// How much it says.
+    pub payload_bytes: u64,
+    /// What the payload is, where the producer said so.
+    pub content_type: Option<String>,
+    /// What went wrong the last time.
+    pub error: String,
+    /// How often it was tried altogether.
+    pub attempts: u64,
+    /// When it failed first.
+    pub first_failed_at: SystemTime,
+    /// When it was given up last.
+    pub dead_at: SystemTime,
+    /// What is to become of it.
+    pub state: DeadLetterState,
+    /// When it was dropped, and why.
+    pub dropped: Option<(SystemTime, String)>,
+}
+
+/// What is to become of a letter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DeadLetterState {
+    /// A person decides.
+    Dead,
+    /// A consumer handles it at its next look.
+    Retry,
+    /// It is given up.
+    Dropped,
+}
+
+impl DeadLetterState {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Retry => "retry",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
+/// Which letters are listed, by their numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[must_use]
+pub struct DeadLetterFilter {
+    pub(super) consumer: Option<String>,
+    pub(super) source: Option<String>,
+    pub(super) after: i64,
+    pub(super) dropped: bool,
+}
+
+impl DeadLetterFilter {
+    /// All that were not dropped.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Only this consumer's.
+    pub fn consumer(mut self, name: &str) -> Self {
+        self.consumer = Some(name.to_owned());
+        self
+    }
+
+    /// Only those from there.
+    pub fn source(mut self, name: &str) -> Self {
+        self.source = Some(name.to_owned());
+        self
+    }
+
+    /// Only those with higher numbers.
+    pub fn after(mut self, number: i64) -> Self {
+        self.after = number;
+        self
+    }
+
+    /// Those that were dropped, and no others.
+    pub fn dropped(mut self) -> Self {
+        self.dropped = true;
+        self
+    }
+}
+
+/// How many letters a consumer has from a source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Counted {
+    /// Whose they are.
+    pub consumer: String,
+    /// Where they come from.
+    pub source: String,
+    /// Letters about which a person decides.
+    pub dead: u64,
+    /// Letters that are to be handled again.
+    pub retry: u64,
+    /// When the oldest of them was given up.
+    pub oldest: SystemTime,
+}
+
+/// What names a letter: the mark of its message. Of a message without an id, its place: two that say the same are two.
+fn name(consumer: &str, buried: &DeadLetter<'_>) -> Mark {
+    if let Some(identity) = buried.identity {
+        return identity.mark(consumer);
+    }
+    let mut hash = Sha256::new();
+    let delivery = buried.delivery;
+    let lineage = delivery.lineage.as_deref().unwrap_or_default();
+    for part in ["nameless", consumer, &delivery.from, lineage, &delivery.place] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.update(&delivery.payload);
+    let mut name = Mark::default();
+    let length = name.len();
+    name.copy_from_slice(&hash.finalize()[..length]);
+    name
+}
+
+/// Its name where another message has the same id.
+pub(super) fn name_apart(consumer: &str, buried: &DeadLetter<'_>) -> Value {
+    let mut hash = Sha256::new();
+    hash.update(b"another");
+    hash.update(name(consumer, buried));
+    hash.update(&buried.delivery.payload);
+    let length = Mark::default().len();
+    hash.finalize()[..length].into()
+}
+
+/// The parameters of a letter that is written.
+pub(super) fn values(consumer: &str, buried: &DeadLetter<'_>) -> Vec<Value> {
+    let delivery = buried.delivery;
+    let source = buried.identity.map_or(delivery.from.as_str(), Identity::source);
+    let identity = buried.identity.map(|identity| Bytes::from(identity.to_bytes()));
+    let content_type = delivery.header(headers::CONTENT_TYPE).map(text);
+    let pairs = serde_json::json!(delivery.headers).to_string();
+    let failed_ago = buried.failing_for.as_millis();
+    vec![
+        name(consumer, buried)[..].into(),
+        consumer.into(),
+        text(source).into(),
+        identity.into(),
+        buried.id.as_deref().map(text).into(),
+        text(&delivery.from).into(),
+        delivery.lineage.as_deref().map(text).into(),
+        text(&delivery.place).into(),
+        delivery.key.as_deref().map(text).into(),
+        pairs.into(),
+        delivery.payload.clone().into(),
+        content_type.into(),
+        error(buried.error).into(),
+        i64::from(buried.tries).into(),
+        i64::try_from(failed_ago).unwrap_or(i64::MAX / 2).into(),
+    ]
+}
+
+fn text(text: &str) -> String {
+    text.replace('\0', NUL)
+}
+
+/// As much of it as is kept.
+pub(super) fn error(told: &str) -> String {
+    let mut kept = text(told);
+    if kept.len() > ERROR_BYTES_MAX {
+        let end = (0..=ERROR_BYTES_MAX - "…".len()).rev().find(|end| kept.is_char_boundary(*end));
+        kept.truncate(end.unwrap_or(0));
+        kept.push('…');
+    }
+    kept
+}
+
+/// A letter from the columns that [`sql`](super::sql) reads.
+pub(super) fn letter(row: &Row) -> Result<StoredDeadLetter, DriverError> {
+    let texts = |column| row.text_or_null(column).map(|text| text.map(str::to_owned));
+    let (retry_at, dropped_at) = (row.int_or_null(17)?, row.int_or_null(18)?);
+    let state = match (dropped_at, retry_at) {
+        (Some(_), _) => DeadLetterState::Dropped,
+        (None, Some(_)) => DeadLetterState::Retry,
+        (None, None) => DeadLetterState::Dead,
+    };
+    let why = texts(19)?.unwrap_or_default();
+    Ok(StoredDeadLetter {
+        number: row.int(0)?,
+        consumer: row.text(1)?.to_owned(),
+        source: row.text(2)?.to_owned(),
+        id: texts(4)?,
+        topic: row.text(5)?.to_owned(),
+        lineage: texts(6)?,
+        place: row.text(7)?.to_owned(),
+        key: texts(8)?,
+        headers: pairs(row.text(9)?)?,
+        payload: row.bytes(10)?,
+        payload_bytes: row.int(11)?.unsigned_abs(),
+        content_type: texts(12)?,
+        error: row.text(13)?.to_owned(),
+        attempts: row.int(14)?.unsigned_abs(),
+        first_failed_at: moment(row.int(15)?),
+        dead_at: moment(row.int(16)?),
+        state,
+        dropped: dropped_at.map(|at| (moment(at), why)),
+    })
+}
+
+/// A letter that is to be handled again, from the same columns.
+pub(super) fn due(row: &Row) -> Result<Due, DriverError> {
+    let identity = row.bytes_or_null(3)?.map(|bytes| Identity::from_bytes(&bytes)).transpose();
+    let identity = identity.map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))?;
+    let StoredDeadLetter { number, topic, lineage, place, key, headers, payload, .. } = letter(row)?;
+    let mut delivery = Delivery::new(Receipt(0), &topic, place, payload);
+    delivery.lineage = lineage;
+    delivery.key = key;
+    delivery.headers = headers;
+    Ok(Due { number, identity, delivery })
+}
+
+pub(super) fn counted(row: &Row) -> Result<Counted, DriverError> {
+    Ok(Counted {
+        consumer: row.text(0)?.to_owned(),
+        source: row.text(1)?.to_owned(),
+        dead: row.int(2)?.unsigned_abs(),
+        retry: row.int(3)?.unsigned_abs(),
+        oldest: moment(row.int(4)?),
+    })
+}
+
+fn pairs(json: &str) -> Result<Vec<(String, String)>, DriverError> {
+    serde_json::from_str(json).map_err(|error| DriverError::of(DriverErrorKind::Unreadable, error))
+}
+
+fn moment(ms: i64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buried<'m>(delivery: &'m Delivery, identity: Option<&'m Identity>, error: &'m str) -> DeadLetter<'m> {
+        let id = identity.map(Identity::id);
+        DeadLetter { delivery, identity, id, error, tries: 1, failing_for: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_letter_has_the_name_of_its_message_or_of_its_place() {
+        let at = |place: &str| Delivery::new(Receipt(1), "payments", place.to_owned(), "same");
+        let (one, other) = (at("0:1"), at("0:2"));
+        let identity = Identity::new("payments", "e-1").unwrap();
+        let named = |delivery| name("mail", &buried(delivery, Some(&identity), ""));
+        assert_eq!(named(&one), named(&other), "wherever it comes from it is one message");
+        assert_eq!(named(&one), identity.mark("mail"));
+        let unidentified = |consumer: &str, delivery| name(consumer, &buried(delivery, None, ""));
+        assert_eq!(unidentified("mail", &one), unidentified("mail", &one));
+        assert_ne!(unidentified("mail", &one), unidentified("mail", &other));
+        assert_ne!(unidentified("mail", &one), unidentified("audit", &one));
+    }
+
+    #[test]
+    fn an_error_is_cut_at_its_bound_and_not_in_a_character() {
+        assert_eq!(error("no\0"), "no\u{2400}");
+        let most = "x".repeat(ERROR_BYTES_MAX);
+        assert_eq!(error(&most), most);
+        for long in ["y".repeat(ERROR_BYTES_MAX + 1), "é".repeat(ERROR_BYTES_MAX)] {
+            let cut = error(&long);
+            assert!(cut.len() <= ERROR_BYTES_MAX && cut.ends_with('…'), "{} bytes", cut.len());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Over `sqlx` on MySQL and MariaDB.
+
+use std::future::Future;
+
+use sqlx::Connection;
+use tokio::sync::Mutex;
+
+use super::explain;
+use crate::store::mysql::MysqlStore;
+use crate::store::mysql::error::Trouble;
+use crate::store::mysql::session::{Dial, Session};
+use crate::store::{Fate, StoreError};
+use crate::tx::driver::DriverError;
+use crate::tx::script::{Port, play};
+
+pub(in crate::inbox::dead_letter) struct Mysql {
+    dial: Dial,
+    server: String,
+    /// Nobody's at the moment. Whoever takes it and does not put it back has left it in an unknown state.
+    idle: Mutex<Option<Session>>,
+}
+
+impl Mysql {
+    pub(super) fn new(url: &str) -> Result<Self, StoreError> {
+        let (_, dial, server) = MysqlStore::options().with_url(url)?;
+        Ok(Self { dial, server, idle: Mutex::default() })
+    }
+
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    pub(super) async fn play<T, F>(&self, script: impl FnOnce(Port) -> F + Send) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, DriverError>> + Send,
+    {
+        let mut idle = self.idle.lock().await;
+        let not_begun = |trouble: Trouble| trouble.explain(&self.server, Fate::NotApplied);
+        let mut session = match idle.take() {
+            Some(mut session) => {
+                session.ready().await.map_err(not_begun)?;
+                session
+            }
+            None => self.dial.open().await.map_err(not_begun)?,
+        };
+        let begun = session.connection().begin().await;
+        let mut tx = begun.map_err(|error| not_begun(error.into()))?;
+        let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
+        tx.commit().await.map_err(|error| Trouble::from(error).explain(&self.server, Fate::InDoubt))?;
+        *idle = Some(session);
+        Ok(value)
+    }
+}

@@ -1,0 +1,64 @@
+//! Over `rusqlite`, on a thread of its own.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::explain;
+use crate::store::sqlite::error::{Trouble, refused};
+use crate::store::sqlite::open::{full_path, in_thread};
+use crate::store::{Fate, StoreError};
+use crate::tx::driver::{DriverError, play_now};
+use crate::tx::migrations::sqlite_path;
+use crate::tx::script::Port;
+
+/// How long another writer is waited for.
+const BUSY: Duration = Duration::from_secs(5);
+
+pub(in crate::inbox::dead_letter) struct Sqlite {
+    path: PathBuf,
+}
+
+impl Sqlite {
+    pub(super) fn new(url: &str) -> Result<Self, StoreError> {
+        Ok(Self { path: full_path(sqlite_path(url))? })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) async fn play<T, F>(
+        &self,
+        script: impl FnOnce(Port) -> F + Send + 'static,
+    ) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, DriverError>>,
+    {
+        let path = self.path.clone();
+        in_thread(move || {
+            let told = |fate| {
+                let path = path.clone();
+                move |error: rusqlite::Error| Trouble::from(error).explain(&path, fate)
+            };
+            // A file that is not there is an error, not an empty inbox.
+            let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let opened = Connection::open_with_flags(&path, flags).map_err(Trouble::from);
+            let mut connection = opened.map_err(|trouble| {
+                let missing = "cannot be opened; name the file that has the inbox";
+                let trouble = if trouble.is_cannot_open() { refused(missing.into()) } else { trouble };
+                trouble.explain(&path, Fate::NotApplied)
+            })?;
+            connection.busy_timeout(BUSY).map_err(told(Fate::NotApplied))?;
+            let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+            let tx = tx.map_err(told(Fate::NotApplied))?;
+            let value = play_now(&tx, script).and_then(|ended| ended).map_err(explain)?;
+            tx.commit().map_err(told(Fate::InDoubt))?;
+            Ok(value)
+        })
+        .await
+    }
+}

@@ -1,0 +1,99 @@
+//! Where an event is: what a position says after the lineage.
+
+use std::fmt;
+
+use super::lsn::Lsn;
+
+/// How far something has come.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct CdcPosition {
+    /// Of the server's log: another one may say something else at the same place.
+    pub(super) timeline: String,
+    pub(super) at: Cursor,
+    /// Parked events that were tried again there.
+    pub(super) parked: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Cursor {
+    /// In the stream: that event of the transaction, and all before it.
+    Stream(StreamPosition),
+    /// In the table, when it is read because the stream cannot be: up to this seq of what the snapshot sees.
+    Table { high: String, seq: i64 },
+}
+
+/// An event of the stream. The place of the commit alone does not name one: a transaction has many.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct StreamPosition {
+    pub(super) commit: Lsn,
+    /// Counted from 1. 0: before the first.
+    pub(super) index: u64,
+}
+
+impl CdcPosition {
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (timeline, text) = text.strip_prefix('t')?.split_once(' ')?;
+        let (at, parked) = text.split_once(" parked ").unwrap_or((text, ""));
+        let parked = parked.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().ok());
+        let (timeline, parked) = (timeline.to_owned(), parked.collect::<Option<_>>()?);
+        Some(Self { timeline, at: Cursor::read(at)?, parked })
+    }
+}
+
+impl Cursor {
+    fn read(text: &str) -> Option<Self> {
+        if let Some(rest) = text.strip_prefix("table ") {
+            let (high, seq) = rest.split_once(' ')?;
+            return Some(Self::Table { high: high.to_owned(), seq: seq.parse().ok()? });
+        }
+        let (commit, index) = text.split_once('+')?;
+        Some(Self::Stream(StreamPosition { commit: Lsn::read(commit)?, index: index.parse().ok()? }))
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(StreamPosition { commit, index }) => write!(f, "{commit}+{index}"),
+            Self::Table { high, seq } => write!(f, "table {high} {seq}"),
+        }
+    }
+}
+
+impl fmt::Display for CdcPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t{} {}", self.timeline, self.at)?;
+        for (at, n) in self.parked.iter().enumerate() {
+            write!(f, "{}{n}", if at == 0 { " parked " } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_reads_what_it_wrote() {
+        let stream = Cursor::Stream(StreamPosition { commit: Lsn(0x1_0000_00ff), index: 3 });
+        let table = Cursor::Table { high: "3:9:4,5".into(), seq: 7 };
+        for at in [stream, table] {
+            for parked in [vec![], vec![1], vec![1, 22]] {
+                let place = CdcPosition { timeline: "1".into(), at: at.clone(), parked };
+                assert_eq!(CdcPosition::read(&place.to_string()), Some(place));
+            }
+        }
+        for bad in
+            ["", "t1 1/2", "1/2+3", "t1 1/2+x", "t1 table 3:3:", "t1 1/2+3 parked x", "[0, 1] 3:3:..4:4: 0-9"]
+        {
+            assert_eq!(CdcPosition::read(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn events_of_one_commit_have_an_order() {
+        let spot = |commit, index| StreamPosition { commit: Lsn(commit), index };
+        assert!(spot(1, 2) < spot(1, 3) && spot(1, 3) < spot(2, 0));
+    }
+}

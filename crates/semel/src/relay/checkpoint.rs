@@ -1,0 +1,135 @@
+//! How far a sink has come, as the bytes it keeps beside the events.
+
+use std::fmt::Write;
+
+use uuid::Uuid;
+
+use super::outbox_reader::{LeftOut, Position, SinkCheckpoint};
+
+/// Most events left out. A batch has fewer unless its bounds were raised far.
+pub(super) const LEFT_OUT_MAX: usize = 10_000;
+/// A broker takes a record of a mebibyte unless told otherwise.
+const BYTES_MAX: usize = 1_000_000;
+/// The first line: whose bytes these are, and how they are to be read.
+const VERSION: &str = "semel-reached-1";
+/// As before, and each id is followed by its topic. Written only where an id alone does not name an event, so that an older
+/// relay can go on from most positions.
+const VERSION_WITH_TOPICS: &str = "semel-reached-2";
+
+impl SinkCheckpoint {
+    /// As bytes, to be kept beside the events. `None`: more was left out than can be kept.
+    pub fn to_bytes(&self) -> Option<Vec<u8>> {
+        if self.left_out.len() > LEFT_OUT_MAX {
+            return None;
+        }
+        let position = self.position.to_bytes();
+        let with_topics = self.left_out.iter().any(|left| left.topic.is_some());
+        let version = if with_topics { VERSION_WITH_TOPICS } else { VERSION };
+        // How much follows, so that bytes that were cut off are noticed.
+        let mut text = format!("{version}\n{} {}\n", self.left_out.len(), position.len());
+        for LeftOut { event, topic } in &self.left_out {
+            // Into a string nothing fails.
+            let _ = match topic {
+                // As JSON, because a topic is in whatever words too.
+                Some(topic) => {
+                    writeln!(text, "{} {}", event.simple(), serde_json::Value::from(topic.as_str()))
+                }
+                None => writeln!(text, "{}", event.simple()),
+            };
+        }
+        // Last, in whatever words.
+        let mut bytes = text.into_bytes();
+        bytes.extend(position);
+        (bytes.len() <= BYTES_MAX).then_some(bytes)
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote. `None`: these are somebody else's, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > BYTES_MAX {
+            return None;
+        }
+        let text = std::str::from_utf8(bytes).ok()?;
+        let body = text.strip_prefix(VERSION).or_else(|| text.strip_prefix(VERSION_WITH_TOPICS))?;
+        let (sizes, mut rest) = body.strip_prefix('\n')?.split_once('\n')?;
+        let (count, size) = sizes.split_once(' ')?;
+        let count: usize = count.parse().ok().filter(|count| *count <= LEFT_OUT_MAX)?;
+        let mut left_out = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (line, more) = rest.split_once('\n')?;
+            let (id, topic) = match line.split_once(' ') {
+                Some((id, topic)) => (id, Some(serde_json::from_str(topic).ok()?)),
+                None => (line, None),
+            };
+            left_out.push(LeftOut { event: Uuid::try_parse(id).ok()?, topic });
+            rest = more;
+        }
+        if size.parse() != Ok(rest.len()) {
+            return None;
+        }
+        Some(Self { position: Position::from_bytes(rest.as_bytes())?, left_out })
+    }
+
+    /// Whether this is about that batch. Where one of the two does not know the system, the tables decide.
+    pub(super) fn is_of(&self, position: &Position) -> bool {
+        self.position.lineage.matches(&position.lineage) && self.position.place == position.place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relay::Lineage;
+
+    fn reached(place: &str, left_out: usize) -> SinkCheckpoint {
+        let position = Position { lineage: Lineage::read("a/1"), place: place.to_owned() };
+        SinkCheckpoint {
+            position,
+            left_out: (0..left_out).map(|n| Uuid::from_u128(n as u128).into()).collect(),
+        }
+    }
+
+    #[test]
+    fn it_reads_what_it_wrote_and_nothing_else() {
+        for one in [reached("", 0), reached("[0, 1] 3:9:4..5:5: 0-7", 3), reached("two\nlines\n", 1)] {
+            assert_eq!(SinkCheckpoint::from_bytes(&one.to_bytes().unwrap()), Some(one));
+        }
+        let bytes = reached("place", 2).to_bytes().unwrap();
+        for end in 0..bytes.len() {
+            assert_eq!(SinkCheckpoint::from_bytes(&bytes[..end]), None, "{end}");
+        }
+        for nonsense in
+            ["", "nonsense", "semel-reached-3\n0 3\na\nb", "semel-reached-1\n9999999 3\na\nb", "a/1\nplace"]
+        {
+            assert_eq!(SinkCheckpoint::from_bytes(nonsense.as_bytes()), None, "{nonsense}");
+        }
+        assert_eq!(SinkCheckpoint::from_bytes(&[0xff; 40]), None);
+    }
+
+    #[test]
+    fn a_topic_is_written_where_an_id_does_not_name_an_event() {
+        let mut one = reached("place", 3);
+        assert!(one.to_bytes().unwrap().starts_with(b"semel-reached-1\n"));
+        one.left_out[1].topic = Some("a \"topic\"\nof two lines".into());
+        let bytes = one.to_bytes().unwrap();
+        assert!(bytes.starts_with(b"semel-reached-2\n"));
+        assert_eq!(SinkCheckpoint::from_bytes(&bytes), Some(one));
+        for end in 0..bytes.len() {
+            assert_eq!(SinkCheckpoint::from_bytes(&bytes[..end]), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        assert!(reached("place", LEFT_OUT_MAX).to_bytes().is_some());
+        assert_eq!(reached("place", LEFT_OUT_MAX + 1).to_bytes(), None);
+        assert_eq!(reached(&"x".repeat(BYTES_MAX), 0).to_bytes(), None);
+    }
+
+    #[test]
+    fn the_system_is_compared_where_both_know_it() {
+        let one = reached("place", 0);
+        let of =
+            |lineage: &str| one.is_of(&Position { lineage: Lineage::read(lineage), place: "place".into() });
+        assert!(of("a/1") && of("a") && !of("a/2") && !of("b/1"));
+    }
+}

@@ -1,0 +1,141 @@
+//! What a person asks and decides: parked events, and where to go on after the lineage has changed.
+
+use std::time::{Duration, SystemTime};
+
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+use super::leased_session::{any_bytes, get, system};
+use super::read::{bound, columns, readable};
+use super::{PostgresOutbox, unreadable};
+use crate::relay::outbox_reader::{Lineage, OutboxReaderError, Parked, Rebase};
+use crate::relay::poll::to_skip;
+use crate::store::StoreError;
+use crate::store::postgres::connect::Session;
+use crate::store::postgres::error::Trouble;
+use crate::store::postgres::statement::Sql;
+
+/// How long a question of a person's may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+static LIST: Sql = Sql { text: include_str!("../sql/postgres_parked.sql"), types: &[Type::TEXT, Type::INT8] };
+
+static RETRY: Sql = Sql {
+    text: "UPDATE semel_outbox_parked_key SET due_at = clock_timestamp()
+           WHERE $1::text IS NULL OR key = $1::text RETURNING 1",
+    types: &[Type::TEXT],
+};
+
+/// The relay that owns the lane sees that the key is due, and goes on or ends it. Only the owner takes a key out: it
+/// is the only one to know what else is on its way there.
+static SKIP: Sql = Sql {
+    text: "WITH gone AS (DELETE FROM semel_outbox_parked WHERE n = ANY ($1::bigint[]) RETURNING parked_key)
+           UPDATE semel_outbox_parked_key k SET due_at = clock_timestamp(), tries = 0
+           FROM gone WHERE k.key = gone.parked_key RETURNING 1",
+    types: &[Type::INT8_ARRAY],
+};
+
+static OF_ID: Sql = Sql {
+    text: "SELECT n, topic FROM semel_outbox_parked WHERE id = $1::text::uuid ORDER BY n LIMIT 1000",
+    types: &[Type::TEXT],
+};
+
+impl PostgresOutbox {
+    async fn session(&self) -> Result<Session, StoreError> {
+        let (session, _) =
+            self.outbox.connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        any_bytes(&session).await?;
+        Ok(session)
+    }
+
+    pub(super) async fn ask(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
+        let session = self.session().await?;
+        let rows = session.query(sql, values).await.map_err(|trouble| trouble.explain());
+        session.close().await;
+        rows
+    }
+
+    /// As [`ask`](Self::ask), for a text that is put together for one question.
+    pub(super) async fn ask_text(
+        &self,
+        text: &str,
+        types: &[Type],
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<tokio_postgres::Row>, StoreError> {
+        let session = self.session().await?;
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+            values.iter().copied().zip(types.iter().cloned()).collect();
+        let asked = tokio::time::timeout(PATIENCE, session.client.query_typed(text, &typed)).await;
+        let late =
+            |_| Trouble::TimedOut(format!("PostgreSQL did not answer within {PATIENCE:?}; look at its load"));
+        let rows = asked.map_err(late).and_then(|rows| Ok(rows?));
+        session.close().await;
+        rows.map_err(|trouble| trouble.not_applied())
+    }
+
+    /// Parked and held events, in the order they would be published in: of one key, or of all.
+    pub async fn parked(
+        &self,
+        key: Option<&str>,
+        events_max: usize,
+    ) -> Result<Vec<Parked>, OutboxReaderError> {
+        let rows = self.ask(&LIST, &[&key, &bound(events_max)]).await?;
+        let parked = rows.iter().map(|row| {
+            let ms: i64 = get(row, 15)?;
+            Ok(Parked {
+                key: get(row, 13)?,
+                event: columns(row)?.event(),
+                error: get(row, 14)?,
+                since: SystemTime::UNIX_EPOCH + Duration::from_millis(ms.max(0).unsigned_abs()),
+            })
+        });
+        Ok(parked.collect::<Result<_, StoreError>>()?)
+    }
+
+    /// Has a parked key tried again now, or with `None` all of them. Tells how many.
+    pub async fn retry(&self, key: Option<&str>) -> Result<u64, OutboxReaderError> {
+        Ok(self.ask(&RETRY, &[&key]).await?.len() as u64)
+    }
+
+    /// Gives a parked event up for ever; what is behind it in its key goes on. `false`: it is not parked.
+    ///
+    /// # Errors
+    /// Also where events with this id are parked on several topics: see [`skip_on`](Self::skip_on).
+    pub async fn skip(&self, id: Uuid) -> Result<bool, OutboxReaderError> {
+        self.give_up(id, None).await
+    }
+
+    /// As [`skip`](Self::skip), for the event with this id on this topic.
+    pub async fn skip_on(&self, id: Uuid, topic: &str) -> Result<bool, OutboxReaderError> {
+        self.give_up(id, Some(topic)).await
+    }
+
+    async fn give_up(&self, id: Uuid, topic: Option<&str>) -> Result<bool, OutboxReaderError> {
+        let rows = self.ask(&OF_ID, &[&id.to_string()]).await?;
+        let parked = rows.iter().map(|row| Ok((get(row, 0)?, readable(row, 1)?)));
+        let ns = to_skip(id, parked.collect::<Result<_, StoreError>>()?, topic)?;
+        Ok(!ns.is_empty() && !self.ask(&SKIP, &[&ns]).await?.is_empty())
+    }
+
+    /// Takes these tables for the right ones from here on. For after a restore from a dump, an upgrade, or a move to
+    /// another cluster; relays that run are fenced.
+    pub async fn rebase(url: &str, rebase: Rebase) -> Result<(), OutboxReaderError> {
+        let options = Self::options(url)?;
+        let connections = crate::store::postgres::connect::Connections::new(options.postgres)
+            .map_err(|trouble| trouble.not_applied())?;
+        let statements = super::statement::Statements::new(None);
+        let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
+        static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
+        let rows = session.query(&STORE, &[]).await.map_err(|trouble| trouble.not_applied())?;
+        let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
+        let lineage = Lineage::new(get(row, 0)?, system(&session).await).to_string();
+        let values: [&(dyn ToSql + Sync); 2] = [&lineage, &(rebase == Rebase::FromNow)];
+        session.query(&statements.rebase, &values).await.map_err(|trouble| trouble.explain())?;
+        session.close().await;
+        Ok(())
+    }
+}

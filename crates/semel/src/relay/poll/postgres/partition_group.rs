@@ -1,0 +1,217 @@
+//! Lanes that are at the same place, and so are read and moved together.
+
+use super::snapshot::Snapshot;
+
+/// Lanes with one place. Only those who have just been taken over differ, and they catch up: see [`target`].
+#[derive(Clone, Debug)]
+pub(in crate::relay) struct PartitionGroup {
+    pub(in crate::relay) lanes: Vec<i16>,
+    /// One for each lane.
+    pub(in crate::relay) epochs: Vec<i64>,
+    /// Where each lane's row is just now. Found by the lane's number it would have to be picked from all its earlier
+    /// versions, and while somebody's transaction is open none of those can be removed.
+    pub(in crate::relay) tids: Vec<String>,
+    /// All that it sees is published, as far as it is of these lanes.
+    pub(in crate::relay) low: Snapshot,
+    /// What is being published, if anything is.
+    pub(in crate::relay) window: Option<Window>,
+}
+
+/// What one snapshot sees and another does not, walked through by seq.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::relay) struct Window {
+    pub(in crate::relay) high: Snapshot,
+    /// Up to here everything is published.
+    pub(in crate::relay) after: i64,
+    /// Up to here it is being sent, and that is written down.
+    pub(in crate::relay) recorded: Option<i64>,
+    pub(in crate::relay) walk: ScanPlan,
+}
+
+/// How a window is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::relay) enum ScanPlan {
+    /// Nobody has looked yet: it was another's.
+    Unknown,
+    Few,
+    /// By seq, from the lowest one on.
+    Many {
+        floor: i64,
+    },
+}
+
+/// A lane as its row has it.
+#[derive(Clone, Debug)]
+pub(in crate::relay) struct Lane {
+    pub(in crate::relay) lane: i16,
+    pub(in crate::relay) epoch: i64,
+    pub(in crate::relay) tid: String,
+    pub(in crate::relay) low: Snapshot,
+    pub(in crate::relay) window: Option<Window>,
+}
+
+impl PartitionGroup {
+    /// Names what is written down, if anything is.
+    pub(super) fn place(&self) -> Option<String> {
+        let window = self.window.as_ref()?;
+        let until = window.recorded?;
+        // In order: whose they were before, and in which order they were taken, is nobody's place.
+        let mut lanes = self.lanes.clone();
+        lanes.sort_unstable();
+        Some(format!("{lanes:?} {}..{} {}-{until}", self.low, window.high, window.after))
+    }
+}
+
+/// Puts lanes that are at one place together.
+pub(in crate::relay) fn join(groups: &mut Vec<PartitionGroup>, lane: Lane) {
+    let same = |group: &&mut PartitionGroup| {
+        let place = |window: &Option<Window>| {
+            window.as_ref().map(|w| (w.high.text().to_owned(), w.after, w.recorded))
+        };
+        group.low == lane.low && place(&group.window) == place(&lane.window)
+    };
+    match groups.iter_mut().find(same) {
+        Some(group) => {
+            group.lanes.push(lane.lane);
+            group.epochs.push(lane.epoch);
+            group.tids.push(lane.tid);
+        }
+        None => groups.push(PartitionGroup {
+            lanes: vec![lane.lane],
+            epochs: vec![lane.epoch],
+            tids: vec![lane.tid],
+            low: lane.low,
+            window: lane.window,
+        }),
+    }
+}
+
+/// Puts groups between windows together that have come to one place.
+pub(in crate::relay) fn merge(groups: &mut Vec<PartitionGroup>) {
+    let mut merged: Vec<PartitionGroup> = Vec::with_capacity(groups.len());
+    for group in groups.drain(..) {
+        let same = |other: &&mut PartitionGroup| {
+            other.window.is_none() && group.window.is_none() && other.low == group.low
+        };
+        match merged.iter_mut().find(same) {
+            Some(other) => {
+                other.lanes.extend(group.lanes);
+                other.epochs.extend(group.epochs);
+                other.tids.extend(group.tids);
+            }
+            None => merged.push(group),
+        }
+    }
+    *groups = merged;
+}
+
+/// Where the next window of a group should end, so that it meets another one: `None` at the newest snapshot.
+pub(in crate::relay) fn target(groups: &[PartitionGroup], at: usize) -> Option<Snapshot> {
+    let low = &groups.get(at)?.low;
+    // Where a group is, or is on its way to.
+    let places = groups.iter().map(|group| group.window.as_ref().map_or(&group.low, |window| &window.high));
+    places.filter(|other| other.age(low).is_gt()).max_by(|one, other| one.age(other)).cloned()
+}
+
+/// Whether another group is about to arrive where this one is: it is worth a moment's wait.
+pub(in crate::relay) fn is_awaited(groups: &[PartitionGroup], at: usize) -> bool {
+    let Some(low) = groups.get(at).map(|group| &group.low) else { return false };
+    let arrives = |group: &PartitionGroup| {
+        group.window.as_ref().is_some_and(|window| window.walk == ScanPlan::Few && window.high == *low)
+    };
+    groups.iter().any(arrives)
+}
+
+/// Whether a place is beyond all that was ever written down here. Whoever wrote it down did so before it was sent, so the
+/// rows of the cursor have gone back since.
+pub(super) fn is_behind(groups: &[PartitionGroup], place: &str) -> bool {
+    let read = || {
+        let mut parts = place.strip_prefix('[')?.split_once("] ")?.1.split(' ');
+        let (_, high) = parts.next()?.split_once("..")?;
+        let (_, until) = parts.next()?.split_once('-')?;
+        Some((Snapshot::read(high)?, until.parse::<i64>().ok()?))
+    };
+    let Some((high, until)) = read() else { return false };
+    // One that is of some lanes only was written by a relay that shared; those that were not in it may be behind it.
+    let newest = |group: &PartitionGroup| match &group.window {
+        None => group.low.age(&high),
+        Some(window) => {
+            window.high.age(&high).then_with(|| window.recorded.unwrap_or(window.after).cmp(&until))
+        }
+    };
+    groups.iter().map(newest).max().is_some_and(std::cmp::Ordering::is_lt)
+}
+
+/// Takes lanes out.
+pub(in crate::relay) fn without(groups: &mut Vec<PartitionGroup>, gone: &[i16]) {
+    for group in groups.iter_mut() {
+        let stays: Vec<bool> = group.lanes.iter().map(|lane| !gone.contains(lane)).collect();
+        let mut flags = stays.iter().copied().cycle();
+        group.lanes.retain(|_| flags.next().unwrap_or(true));
+        group.epochs.retain(|_| flags.next().unwrap_or(true));
+        group.tids.retain(|_| flags.next().unwrap_or(true));
+    }
+    groups.retain(|group| !group.lanes.is_empty());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(text: &str) -> Snapshot {
+        Snapshot::read(text).unwrap()
+    }
+
+    fn lane(lane: i16, low: &str, window: Option<Window>) -> Lane {
+        Lane { lane, epoch: i64::from(lane) * 10, tid: "(0,1)".into(), low: snapshot(low), window }
+    }
+
+    fn window(high: &str, walk: ScanPlan) -> Window {
+        Window { high: snapshot(high), after: 0, recorded: None, walk }
+    }
+
+    #[test]
+    fn lanes_at_one_place_go_together_and_the_others_catch_up() {
+        let mut groups = Vec::new();
+        join(&mut groups, lane(0, "5:5:", None));
+        join(&mut groups, lane(1, "3:3:", None));
+        join(&mut groups, lane(2, "5:5:", None));
+        join(&mut groups, lane(3, "3:3:", Some(window("5:5:", ScanPlan::Unknown))));
+        assert_eq!(
+            groups.iter().map(|group| group.lanes.clone()).collect::<Vec<_>>(),
+            [vec![0, 2], vec![1], vec![3]]
+        );
+        assert_eq!(groups[0].epochs, [0, 20]);
+        assert_eq!((target(&groups, 0), target(&groups, 1)), (None, Some(snapshot("5:5:"))));
+        assert!(!is_awaited(&groups, 0));
+        groups[2].window = Some(window("9:9:", ScanPlan::Unknown));
+        assert_eq!(target(&groups, 0), Some(snapshot("9:9:")));
+        groups[1].window = Some(window("5:5:", ScanPlan::Few));
+        assert!(is_awaited(&groups, 0) && !is_awaited(&groups, 1));
+        // Arrived.
+        groups[1].low = snapshot("5:5:");
+        groups[1].window = None;
+        merge(&mut groups);
+        assert_eq!((groups.len(), groups[0].lanes.clone()), (2, vec![0, 2, 1]));
+        without(&mut groups, &[2, 3]);
+        assert_eq!((groups.len(), groups[0].epochs.clone()), (1, vec![0, 10]));
+    }
+
+    #[test]
+    fn a_place_from_beyond_what_was_written_down_is_noticed() {
+        let mut groups = Vec::new();
+        join(&mut groups, lane(0, "5:5:", None));
+        let behind = |groups: &[PartitionGroup], place| is_behind(groups, place);
+        assert!(!behind(&groups, "[0] 3:3:..5:5: 0-7") && !behind(&groups, "[0] 3:3:..4:4: 0-7"));
+        assert!(behind(&groups, "[0] 5:5:..6:6: 0-7"));
+        assert!(!behind(&groups, "parked [8, 9]") && !behind(&groups, "nonsense"));
+        let mut open = window("9:9:", ScanPlan::Few);
+        (open.after, open.recorded) = (7, None);
+        groups[0].window = Some(open);
+        assert!(!behind(&groups, "[0] 5:5:..9:9: 0-7"));
+        assert!(behind(&groups, "[0] 5:5:..9:9: 7-8"));
+        groups[0].window.as_mut().unwrap().recorded = Some(8);
+        assert!(!behind(&groups, "[0] 5:5:..9:9: 7-8"));
+        assert!(behind(&groups, "[0] 9:9:..10:10: 0-1"));
+    }
+}
