@@ -18,7 +18,7 @@ pub(crate) fn expand(options: &Options, mut function: ItemFn) -> Result<TokenStr
     }
     let (operation, declared) = (options.operation()?, options.declared()?);
     let (vis, handler) = (function.vis.clone(), function.sig.ident.clone());
-    let claimed: FnArg = parse_quote!(_: ::semel::attribute::Claimed<#handler>);
+    let claimed: FnArg = parse_quote!(_: ::semel::attribute::HandlerClaim<#handler>);
     function.sig.inputs.insert(0, claimed);
     let about = format!("What is declared of the handler `{handler}`.");
     Ok(quote! {

@@ -73,7 +73,7 @@ fn a_handler_gets_a_rule_beside_it_and_a_claim_in_front() {
     }
     let expected = quote! {
         async fn create(
-            _: ::semel::attribute::Claimed<create>, Json(payment): Json<Payment>
+            _: ::semel::attribute::HandlerClaim<create>, Json(payment): Json<Payment>
         ) -> impl IntoResponse { StatusCode::CREATED }
 
         #[doc = "What is declared of the handler `create`."]

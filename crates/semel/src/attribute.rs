@@ -17,7 +17,7 @@ mod handler;
 mod identity;
 
 #[cfg(feature = "axum")]
-pub use handler::{Claimed, Declared};
+pub use handler::{Declared, HandlerClaim};
 pub use identity::{ToKey, ToScope};
 
 /// Makes an async function, or an axum handler, happen once per key. Needs the feature `macros`.

@@ -108,7 +108,7 @@ pub mod tx;
 #[cfg(feature = "macros")]
 pub use attribute::idempotent;
 pub use guard::{
-    Answer, Attempt, Ended, Execution, Failure, Found, Guard, GuardError, Guarded, OnceError, Reply,
+    Answer, Attempt, Execution, Failure, Found, Guard, GuardError, Guarded, OnceError, Reply, WorkResult,
 };
 pub use intent::identity::{Epoch, Intent, IntentId, IntentIdError, Operation, OperationError, Owner};
 pub use intent::key::{Key, KeyError};

@@ -5,7 +5,7 @@ use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use semel::outbox::{AppendError, EventError};
-use semel::tx::ledger::{Account, LedgerError, Posting, Receipt};
+use semel::tx::ledger::{Account, LedgerError, Posting, PostingReceipt};
 use semel::tx::reference::ReferenceError;
 use semel::{Intent, Key};
 use serde::{Deserialize, Serialize};
@@ -151,7 +151,7 @@ pub fn posting(intent: &Intent, customer: &str, amount: i64) -> Result<Posting, 
 }
 
 /// Money moves with this payment or refund, or it is none: what the ledger has posted before is not booked again.
-pub fn moved(receipt: Receipt) -> Result<(), Refused> {
+pub fn moved(receipt: PostingReceipt) -> Result<(), Refused> {
     if receipt.already { Err(Refused::Booked) } else { Ok(()) }
 }
 

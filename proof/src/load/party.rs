@@ -8,7 +8,7 @@ use semel::intent::fingerprint::Recipe;
 use semel::observe::Metrics;
 use semel::store::{AnyStore, Record};
 use semel::{
-    Effect, Ended, Execution, Found, Guard, Guarded, InFlight, Intent, Key, Operation, Outcome, Scope,
+    Effect, Execution, Found, Guard, Guarded, InFlight, Intent, Key, Operation, Outcome, Scope, WorkResult,
 };
 
 use super::answers::{Answers, What};
@@ -111,7 +111,7 @@ impl Party {
             match charge.await {
                 Ok(Ok(receipt)) => Execution::completed(Outcome::new(200, receipt)),
                 other => {
-                    Execution { ended: Ended::Unknown, outcome: Outcome::new(500, format!("{other:?}")) }
+                    Execution { ended: WorkResult::Unknown, outcome: Outcome::new(500, format!("{other:?}")) }
                 }
             }
         };
@@ -121,9 +121,9 @@ impl Party {
             Ok(answer) => {
                 let receipt = receipt_of(&answer.outcome);
                 match (answer.ended, answer.replayed) {
-                    (Ended::Completed, true) => What::Replayed(receipt),
-                    (Ended::Completed, false) if answer.stored => What::Done(receipt),
-                    (Ended::Completed, false) => What::Unstored(receipt),
+                    (WorkResult::Completed, true) => What::Replayed(receipt),
+                    (WorkResult::Completed, false) if answer.stored => What::Done(receipt),
+                    (WorkResult::Completed, false) => What::Unstored(receipt),
                     (ended, _) => What::Wrong(format!("ended {ended:?}: {receipt}")),
                 }
             }

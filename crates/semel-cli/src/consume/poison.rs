@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, Failed as NotKept, NoDeadLetters};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, HandlerError as NotKept, NoDeadLetters};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{dialect, migrate};
 

@@ -11,7 +11,7 @@ use super::body::{Payload, collected, whole};
 use super::de::Question;
 use super::forward::{Forward, Peer};
 use super::forwarded_headers;
-use super::problem::{Problem, Trouble};
+use super::problem::{GatewayError, Problem};
 use super::upstream::Failed;
 
 /// Most that is read of an answer nobody will see, to keep its connection.
@@ -51,7 +51,7 @@ impl Authorize {
             Ok(request) => self.forward.address(request),
             Err(error) => {
                 tracing::error!(%error, "authorize cannot be asked");
-                return Allowed::Failed(Trouble::AuthorizeFailed.into());
+                return Allowed::Failed(GatewayError::AuthorizeFailed.into());
             }
         };
         let mut response = match self.forward.upstream.send(request).await {
@@ -61,7 +61,7 @@ impl Authorize {
                 counted.authorize("failed");
                 let timed_out = matches!(failed, Failed::Unknown { timed_out: true, .. });
                 let status = if timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
-                return Allowed::Failed(Problem::from(Trouble::AuthorizeFailed).status(status));
+                return Allowed::Failed(Problem::from(GatewayError::AuthorizeFailed).status(status));
             }
         };
         forwarded_headers::strip(response.headers_mut(), &[]);
@@ -76,7 +76,7 @@ impl Authorize {
                 None => {
                     tracing::error!(header = %name, "authorize was answered without the header that names the tenant");
                     counted.authorize("failed");
-                    return Allowed::Failed(Trouble::AuthorizeFailed.into());
+                    return Allowed::Failed(GatewayError::AuthorizeFailed.into());
                 }
             },
         };

@@ -20,7 +20,7 @@ use super::forward::{Broken, FirstRun, Forward, Peer};
 use super::idle_timeout::Busy;
 use super::limits::Limits;
 use super::metrics::Counted;
-use super::problem::{Problem, Trouble};
+use super::problem::{GatewayError, Problem};
 use super::request_checks::screen;
 use super::shadow::Shadow;
 use super::upstream::Failed;
@@ -124,19 +124,22 @@ impl Edge {
     /// What a client is told when upstream gave no answer.
     pub(super) fn told(&self, broken: &Broken) -> Problem {
         match (&broken.failed, &broken.operation) {
-            (Failed::NotSent(_), _) => Trouble::UpstreamUnreachable.into(),
-            (Failed::ClientBroke, _) => Trouble::BodyBroken.into(),
+            (Failed::NotSent(_), _) => GatewayError::UpstreamUnreachable.into(),
+            (Failed::ClientBroke, _) => GatewayError::BodyBroken.into(),
             (Failed::Unknown { timed_out, .. }, None) => {
-                if *timed_out { Trouble::UpstreamTimeout } else { Trouble::UpstreamBroken }.into()
+                if *timed_out { GatewayError::UpstreamTimeout } else { GatewayError::UpstreamBroken }.into()
             }
             (Failed::Unknown { timed_out, .. }, Some(operation)) => {
                 let (effect, settle) = self.effects.get(operation).copied().unwrap_or_default();
-                let trouble =
-                    if effect.may_rerun() { Trouble::AttemptFailed } else { Trouble::OutcomeUncertain };
+                let trouble = if effect.may_rerun() {
+                    GatewayError::AttemptFailed
+                } else {
+                    GatewayError::OutcomeUncertain
+                };
                 let status = if *timed_out { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::BAD_GATEWAY };
                 let problem = Problem::from(trouble).status(status);
                 // When a lookup may have found out.
-                match settle.filter(|_| trouble == Trouble::OutcomeUncertain) {
+                match settle.filter(|_| trouble == GatewayError::OutcomeUncertain) {
                     Some(settle) => problem.retry_after(settle),
                     None => problem,
                 }

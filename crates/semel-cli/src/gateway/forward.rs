@@ -11,7 +11,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, Uri, Version};
 use http_body_util::BodyExt;
-use semel::http::{ClaimHandle, EdgeBody};
+use semel::http::{BufferedBody, ClaimHandle};
 use tower_service::Service;
 
 use super::body::Payload;
@@ -122,7 +122,7 @@ impl Forward {
     }
 }
 
-impl Service<Request<EdgeBody<Payload>>> for Forward {
+impl Service<Request<BufferedBody<Payload>>> for Forward {
     type Response = Response<Payload>;
     type Error = Broken;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Payload>, Broken>> + Send>>;
@@ -131,7 +131,7 @@ impl Service<Request<EdgeBody<Payload>>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<EdgeBody<Payload>>) -> Self::Future {
+    fn call(&mut self, request: Request<BufferedBody<Payload>>) -> Self::Future {
         Box::pin(self.clone().send(request.map(BodyExt::boxed_unsync)))
     }
 }

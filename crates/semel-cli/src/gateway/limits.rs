@@ -7,7 +7,7 @@ use semel::store::{AnyStore, Store};
 
 use super::forward::FirstRun;
 use super::metrics::Counted;
-use super::problem::{Problem, Trouble};
+use super::problem::{GatewayError, Problem};
 use super::quota::Quotas;
 use super::token_bucket::{Buckets, Rate};
 
@@ -64,14 +64,14 @@ impl Limits {
             && let Err(after) = attempts.take(intent.id().as_bytes(), now)
         {
             self.counted.limited("attempts");
-            return Err(Problem::from(Trouble::TooManyAttempts).retry_after(after));
+            return Err(Problem::from(GatewayError::TooManyAttempts).retry_after(after));
         }
         let tenant = intent.scope().tenant_text();
         let refused = match (self.quotas.check(tenant), &self.intents) {
-            (Err(after), _) => Some((Trouble::QuotaExceeded, "quota", after)),
+            (Err(after), _) => Some((GatewayError::QuotaExceeded, "quota", after)),
             (Ok(()), Some(intents)) => match intents.take(tenant, now) {
                 Ok(()) => return Ok(Some(Place { intents, tenant: tenant.to_owned(), first })),
-                Err(after) => Some((Trouble::TooManyIntents, "intents", after)),
+                Err(after) => Some((GatewayError::TooManyIntents, "intents", after)),
             },
             (Ok(()), None) => None,
         };

@@ -261,13 +261,13 @@ fn layer(
         }),
     };
     if accepts {
-        builder = builder.status_at(&settings.status_path);
+        builder = builder.status_path(&settings.status_path);
         if let Some(secret) = &settings.status_secret {
             builder = builder.status_secrets(&secret.secrets);
         }
     }
     if settings.require_key {
-        builder = builder.otherwise(Rule::otherwise().key(KeyRule::Required));
+        builder = builder.default_rule(Rule::default_rule().key(KeyRule::Required));
     }
     for operation in &settings.operations {
         builder = builder.rule(operation.rule(forward));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use semel::http::{Code, Profile};
 use serde_json::{Value, json};
 
-use super::problem::Trouble;
+use super::problem::GatewayError;
 
 /// One problem, whoever answers it.
 struct Told {
@@ -23,7 +23,7 @@ fn all() -> Vec<Told> {
         title: code.title(),
         retryable: code.retryable(),
     });
-    let gateway = Trouble::ALL.into_iter().map(|trouble| Told {
+    let gateway = GatewayError::ALL.into_iter().map(|trouble| Told {
         code: trouble.code(),
         status: trouble.status().as_u16(),
         title: trouble.title(),
@@ -246,7 +246,7 @@ mod tests {
         for code in Code::ALL {
             assert!(codes.contains(&format!("\"{}\"", code.as_str())), "{}", code.as_str());
         }
-        for trouble in Trouble::ALL {
+        for trouble in GatewayError::ALL {
             assert!(codes.contains(&format!("\"{}\"", trouble.code())), "{}", trouble.code());
         }
     }

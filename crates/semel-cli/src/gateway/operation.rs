@@ -135,7 +135,7 @@ impl Operation {
             .body_bytes_max(self.body_bytes_max)
             .response_bytes_max(self.response_bytes_max);
         if self.duplicates.accept {
-            rule = rule.accept();
+            rule = rule.respond_accepted();
         }
         if let Some(lookup) = &self.lookup {
             let asks = UpstreamLookup::new(forward.upstream.clone(), lookup.clone(), self.response_bytes_max);

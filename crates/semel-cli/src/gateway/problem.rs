@@ -15,7 +15,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What can be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Trouble {
+pub(super) enum GatewayError {
     /// A request that no server should be given.
     BadRequest,
     /// CONNECT and TRACE.
@@ -44,7 +44,7 @@ pub(super) enum Trouble {
     QuotaExceeded,
 }
 
-impl Trouble {
+impl GatewayError {
     /// All of them, for tables.
     pub(super) const ALL: [Self; 13] = [
         Self::BadRequest,
@@ -179,14 +179,14 @@ struct StripeError<'a> {
 /// One problem, to be answered with.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
-    pub(super) trouble: Trouble,
+    pub(super) trouble: GatewayError,
     status: StatusCode,
     detail: &'static str,
     retry_after: Option<Duration>,
 }
 
-impl From<Trouble> for Problem {
-    fn from(trouble: Trouble) -> Self {
+impl From<GatewayError> for Problem {
+    fn from(trouble: GatewayError) -> Self {
         let retry_after = trouble.retryable().then_some(RETRY_AFTER);
         Self { trouble, status: trouble.status(), detail: trouble.detail(), retry_after }
     }
@@ -231,7 +231,7 @@ impl Problem {
             let seconds = after.as_millis().div_ceil(1_000).clamp(1, u64::MAX.into()) as u64;
             out.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if trouble == Trouble::MethodRefused {
+        if trouble == GatewayError::MethodRefused {
             let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
             out.insert(header::ALLOW, HeaderValue::from_static(allowed));
         }
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn every_code_is_in_the_contract_that_clients_are_given() {
         let contract = include_str!("../../../../docs/http-contract.md");
-        for trouble in Trouble::ALL {
+        for trouble in GatewayError::ALL {
             assert!(contract.contains(&format!("`{}`", trouble.code())), "{}", trouble.code());
         }
     }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn what_may_be_retried_says_when() {
         for profile in Profile::ALL {
-            for trouble in Trouble::ALL {
+            for trouble in GatewayError::ALL {
                 let response = Problem::from(trouble).response(profile);
                 let should_retry = &response.headers()[profile.should_retry()];
                 assert_eq!(should_retry == "true", response.headers().contains_key("retry-after"));

@@ -4,22 +4,24 @@ use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
 
-use super::problem::{Problem, Trouble};
+use super::problem::{GatewayError, Problem};
 
 /// Whether a request can be forwarded at all.
 pub(super) fn screen(parts: &Parts, headers_max: usize) -> Result<(), Problem> {
     // In HTTP/1 they were counted on the wire; HTTP/2 bounds their bytes only.
     if parts.headers.len() > headers_max {
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-        return Err(Problem::from(Trouble::BadRequest).status(status).detail("There are too many headers."));
+        return Err(Problem::from(GatewayError::BadRequest)
+            .status(status)
+            .detail("There are too many headers."));
     }
     if parts.method == Method::CONNECT || parts.method == Method::TRACE {
-        return Err(Trouble::MethodRefused.into());
+        return Err(GatewayError::MethodRefused.into());
     }
     if asks_for_other_protocol(&parts.headers) {
-        return Err(Trouble::UpgradeRefused.into());
+        return Err(GatewayError::UpgradeRefused.into());
     }
-    let bad = |detail| Err(Problem::from(Trouble::BadRequest).detail(detail));
+    let bad = |detail| Err(Problem::from(GatewayError::BadRequest).detail(detail));
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     let (host, second) = (hosts.next(), hosts.next());
     if second.is_some() {

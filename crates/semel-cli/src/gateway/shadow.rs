@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use semel::http::{Code, EdgeBody, IdempotencyLayer, IdempotencyService, Look, Profile, headers};
+use semel::http::{BufferedBody, Code, IdempotencyLayer, IdempotencyService, Look, Profile, headers};
 use semel::store::AnyStore;
 use tokio::sync::{Semaphore, oneshot};
 use tower_layer::Layer;
@@ -203,7 +203,7 @@ fn verdict(code: &[u8]) -> &'static str {
 #[derive(Clone, Copy)]
 struct AsReal;
 
-impl Service<Request<EdgeBody<Payload>>> for AsReal {
+impl Service<Request<BufferedBody<Payload>>> for AsReal {
     type Response = Response<Payload>;
     type Error = ();
     type Future = Pin<Box<dyn Future<Output = Result<Response<Payload>, ()>> + Send>>;
@@ -212,7 +212,7 @@ impl Service<Request<EdgeBody<Payload>>> for AsReal {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<EdgeBody<Payload>>) -> Self::Future {
+    fn call(&mut self, request: Request<BufferedBody<Payload>>) -> Self::Future {
         let promised = request.extensions().get::<Promised>().cloned();
         Box::pin(async move {
             let real = promised.ok_or(())?.kept().await.ok_or(())?;

@@ -97,7 +97,7 @@ fn judged(finding: Finding, notes: &mut Vec<String>) -> Option<Check> {
 /// Whether it would be the same tomorrow.
 fn of_configuration(error: &OutboxReaderError) -> bool {
     match error {
-        OutboxReaderError::Lineage { .. } => true,
+        OutboxReaderError::OutboxLineage { .. } => true,
         OutboxReaderError::Store(error) => {
             matches!(error.kind(), ErrorKind::Misconfigured | ErrorKind::Lost | ErrorKind::Corrupt)
         }

@@ -17,7 +17,9 @@ mod to;
 use std::future::Future;
 use std::time::Duration;
 
-use semel::relay::{OutboxReader, Poison, RelayError, RelayMetrics, RelayOptions, RelayStats, Stop};
+use semel::relay::{
+    OutboxReader, Poison, RelayError, RelayMetrics, RelayOptions, RelayStats, RelayStopHandle,
+};
 use semel::sink::Sink;
 use serde_json::json;
 use tokio::sync::watch;
@@ -112,7 +114,7 @@ impl Running<'_> {
 
     async fn until_stopped(
         &self,
-        stop: Stop,
+        stop: RelayStopHandle,
         run: impl Future<Output = Result<RelayStats, RelayError>>,
     ) -> Result<RelayStats, Failed> {
         let ended = on_signal(run, self.args.run.until_stdin_ends, || {

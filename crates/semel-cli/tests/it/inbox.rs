@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::Connection;
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::source::memory::MemoryQueue;
 use serde_json::{Value, json};
@@ -27,19 +27,19 @@ struct Notes {
 }
 
 impl Handler for Notes {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
-        let mut db = Connection::open(&self.path).map_err(Failed::later)?;
-        db.busy_timeout(SOON).map_err(Failed::later)?;
-        let tx = db.transaction().map_err(Failed::later)?;
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
+        let mut db = Connection::open(&self.path).map_err(HandlerError::transient)?;
+        db.busy_timeout(SOON).map_err(HandlerError::transient)?;
+        let tx = db.transaction().map_err(HandlerError::transient)?;
         let marked = semel::inbox::Inbox::new("mail").unwrap().mark_all_now(&tx, messages)?;
         for at in marked.fresh() {
             if !self.mended && messages[at].payload().starts_with(b"bad") {
-                return Err(Failed::poison("not a \u{1b}[2J note"));
+                return Err(HandlerError::permanent("not a \u{1b}[2J note"));
             }
-            tx.execute("INSERT INTO note VALUES (1)", []).map_err(Failed::later)?;
+            tx.execute("INSERT INTO note VALUES (1)", []).map_err(HandlerError::transient)?;
         }
         marked.end_now(&tx)?;
-        tx.commit().map_err(Failed::later)
+        tx.commit().map_err(HandlerError::transient)
     }
 }
 

@@ -9,7 +9,7 @@ use semel::intent::fingerprint::Recipe;
 use semel::store::sqlite::SqliteStore;
 use semel::store::{Claim, Claimed, Store};
 use semel::{
-    Effect, Ended, Execution, Guard, Intent, Key, Operation, Outcome, Owner, Retention, Scope, StoreTime,
+    Effect, Execution, Guard, Intent, Key, Operation, Outcome, Owner, Retention, Scope, StoreTime, WorkResult,
 };
 use tempfile::TempDir;
 
@@ -64,7 +64,8 @@ impl World {
         block_on(async {
             let store = world.store_long_ago().await;
             let uncertain = uncertain();
-            let broke = Execution { ended: Ended::Unknown, outcome: Outcome::new(504, "gateway timeout") };
+            let broke =
+                Execution { ended: WorkResult::Unknown, outcome: Outcome::new(504, "gateway timeout") };
             ends(&store, &uncertain, Retention::DAY, broke).await;
             claims(&store, &lapsed(), 1_000).await;
             // It ends 12 and a half hours from now: a lease of more than a day is not believed.
@@ -72,10 +73,10 @@ impl World {
             let created = Outcome::new(201, "{\"id\":7}").header("content-type", "application/json");
             ends(&store, &completed(), Retention::Forever, Execution::completed(created)).await;
             let declined =
-                Execution { ended: Ended::FailedFinal, outcome: Outcome::new(402, "card declined") };
+                Execution { ended: WorkResult::FailedFinal, outcome: Outcome::new(402, "card declined") };
             ends(&store, &refused(), Retention::Ms(7 * DAY_MS), declined).await;
             let failed =
-                Execution { ended: Ended::NotApplied, outcome: Outcome::new(503, "connection refused") };
+                Execution { ended: WorkResult::NotApplied, outcome: Outcome::new(503, "connection refused") };
             ends(&store, &not_applied(), Retention::Forever, failed).await;
             store.close().await;
         });

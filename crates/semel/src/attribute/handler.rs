@@ -25,21 +25,21 @@ pub trait Declared {
 
 /// Extracted only from requests that were claimed as the operation of `D`. [`Default`] is for tests that call a
 /// handler by hand.
-pub struct Claimed<D>(PhantomData<fn() -> D>);
+pub struct HandlerClaim<D>(PhantomData<fn() -> D>);
 
-impl<D> Default for Claimed<D> {
+impl<D> Default for HandlerClaim<D> {
     fn default() -> Self {
         Self(PhantomData)
     }
 }
 
-impl<D> fmt::Debug for Claimed<D> {
+impl<D> fmt::Debug for HandlerClaim<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Claimed")
+        f.write_str("HandlerClaim")
     }
 }
 
-impl<D: Declared, S: Send + Sync> FromRequestParts<S> for Claimed<D> {
+impl<D: Declared, S: Send + Sync> FromRequestParts<S> for HandlerClaim<D> {
     type Rejection = (StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
@@ -55,7 +55,7 @@ impl<D: Declared, S: Send + Sync> FromRequestParts<S> for Claimed<D> {
             "an idempotent handler was not run: no layer has the rule of its operation for this route"
         );
         if let Some(claim) = claim {
-            // Claimed as something else: that intent must not be left in doubt over a router's mistake.
+            // HandlerClaim as something else: that intent must not be left in doubt over a router's mistake.
             claim.mark_not_applied();
         }
         Err((

@@ -30,7 +30,7 @@ impl Attempt {
 
 /// How the work ended, as far as it knows itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Ended {
+pub enum WorkResult {
     /// Done.
     Completed,
     /// Refused for good; the answer will not change.
@@ -43,7 +43,7 @@ pub enum Ended {
     Hold,
 }
 
-impl Ended {
+impl WorkResult {
     /// What is recorded.
     pub fn verdict(self, effect: Effect) -> Verdict {
         match self {
@@ -60,7 +60,7 @@ impl Ended {
 #[derive(Clone, Debug)]
 pub struct Execution {
     /// How it ended.
-    pub ended: Ended,
+    pub ended: WorkResult,
     /// What this caller gets, and later ones where it is remembered.
     pub outcome: Outcome,
 }
@@ -68,7 +68,7 @@ pub struct Execution {
 impl Execution {
     /// Done, with this outcome.
     pub fn completed(outcome: Outcome) -> Self {
-        Self { ended: Ended::Completed, outcome }
+        Self { ended: WorkResult::Completed, outcome }
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Answer {
     /// What the record says.
     pub verdict: Verdict,
     /// What is known: a protected effect of unknown fate may run again, but did not "not happen".
-    pub ended: Ended,
+    pub ended: WorkResult,
     /// It was stored before; nothing ran for this call.
     pub replayed: bool,
     /// The store has it. When false, the answer is true all the same: recording goes on being tried (for an
@@ -94,9 +94,9 @@ impl Answer {
     /// A stored outcome, given again.
     pub(super) fn replay(verdict: Verdict, outcome: Outcome) -> Self {
         let ended = match verdict {
-            Verdict::Completed => Ended::Completed,
-            Verdict::FailedFinal => Ended::FailedFinal,
-            Verdict::FailedRetryable | Verdict::Uncertain => Ended::Unknown,
+            Verdict::Completed => WorkResult::Completed,
+            Verdict::FailedFinal => WorkResult::FailedFinal,
+            Verdict::FailedRetryable | Verdict::Uncertain => WorkResult::Unknown,
         };
         Self { outcome, verdict, ended, replayed: true, stored: true, guarded: true }
     }

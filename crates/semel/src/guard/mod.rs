@@ -38,7 +38,7 @@ pub(crate) mod timeout;
 mod typed;
 mod wait;
 
-pub use answer::{Answer, Attempt, Ended, Execution, GuardError};
+pub use answer::{Answer, Attempt, Execution, GuardError, WorkResult};
 pub use drain::Drained;
 pub use lookup::{Found, Lookup};
 pub(crate) use lookup::{Held, LookedUp};

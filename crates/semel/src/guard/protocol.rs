@@ -11,14 +11,14 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
+use super::answer::{Answer, Attempt, Execution, GuardError, WorkResult};
 use super::detach_on_drop::Attached;
 use super::lease_time::Begun;
 use super::lookup::LookedUp;
 use super::operation::Guarded;
 use super::retry::{Asked, ClaimInDoubt};
 use super::timeout::{at_once, within};
-use super::wait::{Pauses, WorkingOn};
+use super::wait::{PollBackoff, WorkingOn};
 use crate::crash;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Intent, Owner};
@@ -59,13 +59,13 @@ impl<S: Store> Guarded<S> {
         Fut: Future<Output = Execution> + Send + 'static,
     {
         let work = move |attempt| work(attempt).map(|execution| (execution, ()));
-        self.run_giving(intent, fingerprint, work).await.map(|(answer, _)| answer)
+        self.run_with(intent, fingerprint, work).await.map(|(answer, _)| answer)
     }
 
     /// As [`run`](Self::run), for work that has something for this caller beside what is recorded. There is none
     /// where nothing ran for it.
     #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
-    pub(crate) fn run_giving<F, Fut, T>(
+    pub(crate) fn run_with<F, Fut, T>(
         &self,
         intent: Intent,
         fingerprint: Fingerprint,
@@ -474,7 +474,7 @@ impl<S: Store> Guarded<S> {
 struct Wait {
     deadline: Option<Instant>,
     asked_again: bool,
-    pauses: Pauses,
+    pauses: PollBackoff,
 }
 
 impl Wait {
@@ -483,7 +483,7 @@ impl Wait {
             InFlight::Reject => None,
             InFlight::Wait(wait) => Some(Instant::now() + wait),
         };
-        Self { deadline, asked_again: false, pauses: Pauses::new() }
+        Self { deadline, asked_again: false, pauses: PollBackoff::new() }
     }
 }
 
@@ -507,7 +507,9 @@ impl<T> Ran<T> {
     fn told(&self, effect: Effect) -> (Verdict, Option<&Outcome>) {
         match self {
             Self::Returned(execution, _) => (execution.ended.verdict(effect), Some(&execution.outcome)),
-            Self::Panicked | Self::TimedOut(_) | Self::ClaimLost => (Ended::Unknown.verdict(effect), None),
+            Self::Panicked | Self::TimedOut(_) | Self::ClaimLost => {
+                (WorkResult::Unknown.verdict(effect), None)
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::store::{Claim, Claimed, ErrorKind, Fate, Finish, Finished, Store, Sto
 const CLAIM_TRIES: u32 = 3;
 /// Times a claim in doubt is asked about before it is left to its lease, when it got no permit to ask for longer.
 const SETTLE_TRIES: u32 = 10;
-/// Pauses between tries in the background.
+/// PollBackoff between tries in the background.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How long an outcome is tried to be recorded, or a claim to be given back, before it is given up, loudly.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::answer::{Answer, Attempt, Ended, Execution, GuardError};
+use super::answer::{Answer, Attempt, Execution, GuardError, WorkResult};
 use super::operation::{Guarded, PolicyError};
 use crate::intent::fingerprint::{Fingerprint, FingerprintError};
 use crate::intent::identity::{Intent, OperationError};
@@ -178,9 +178,9 @@ fn execution<T: Serialize>(result: Result<T, Failure>) -> Execution {
         }),
         Err(failure) => {
             let ended = match failure.kind {
-                FailureKind::Final => Ended::FailedFinal,
-                FailureKind::NotApplied => Ended::NotApplied,
-                FailureKind::Unknown => Ended::Unknown,
+                FailureKind::Final => WorkResult::FailedFinal,
+                FailureKind::NotApplied => WorkResult::NotApplied,
+                FailureKind::Unknown => WorkResult::Unknown,
             };
             Execution { ended, outcome: Outcome::new(failure.code, failure.message) }
         }
@@ -191,16 +191,16 @@ fn reply<T: DeserializeOwned>(answer: Answer) -> Result<Reply<T>, OnceError> {
     let Answer { outcome, ended, replayed, stored, guarded, .. } = answer;
     let body = outcome.body_bytes().cloned();
     let kind = match ended {
-        Ended::Completed => {
+        WorkResult::Completed => {
             let why = "it was not kept".to_owned();
             let body = body.ok_or(OnceError::Value { why })?;
             let value = serde_json::from_slice(&body);
             let value = value.map_err(|error| OnceError::Value { why: error.to_string() })?;
             return Ok(Reply { value, replayed, stored, guarded });
         }
-        Ended::FailedFinal => FailureKind::Final,
-        Ended::NotApplied => FailureKind::NotApplied,
-        Ended::Unknown | Ended::Hold => FailureKind::Unknown,
+        WorkResult::FailedFinal => FailureKind::Final,
+        WorkResult::NotApplied => FailureKind::NotApplied,
+        WorkResult::Unknown | WorkResult::Hold => FailureKind::Unknown,
     };
     let message = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
     Err(OnceError::Failed { failure: Failure { kind, code: outcome.code, message }, replayed })

@@ -94,9 +94,9 @@ fn wake(mark: Option<Mark>) {
 }
 
 /// Doubling pauses with jitter, so that many waiters do not ask at the same moment.
-pub(super) struct Pauses(Duration);
+pub(super) struct PollBackoff(Duration);
 
-impl Pauses {
+impl PollBackoff {
     pub(super) fn new() -> Self {
         Self(POLL_MIN)
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_their_bound() {
-        let mut pauses = Pauses::new();
+        let mut pauses = PollBackoff::new();
         let all: Vec<_> = (0..20).map(|_| pauses.next()).collect();
         assert!(all[0] >= POLL_MIN / 2 && all[0] <= POLL_MIN);
         assert!(all.iter().all(|pause| *pause <= POLL_MAX));

@@ -16,7 +16,7 @@ use super::budget::{AHEAD_BYTES, Budget, Taken};
 
 /// A body of which the beginning, or all of it, may have been read already. Whoever reads it gets the same
 /// bytes and trailers as without the layer.
-pub struct EdgeBody<B: Body> {
+pub struct BufferedBody<B: Body> {
     /// What was read.
     data: Bytes,
     trailers: Option<HeaderMap>,
@@ -28,7 +28,7 @@ pub struct EdgeBody<B: Body> {
     taken: Option<Taken>,
 }
 
-impl<B: Body<Data = Bytes>> EdgeBody<B> {
+impl<B: Body<Data = Bytes>> BufferedBody<B> {
     /// A body nobody has looked at.
     pub(crate) fn untouched(body: B) -> Self {
         let rest = (!body.is_end_stream()).then(|| Box::pin(body));
@@ -46,7 +46,7 @@ impl<B: Body<Data = Bytes>> EdgeBody<B> {
     }
 }
 
-impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
+impl<B: Body<Data = Bytes>> Body for BufferedBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -91,11 +91,11 @@ impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
 }
 
 // Pins are only ever made of the box inside.
-impl<B: Body> Unpin for EdgeBody<B> {}
+impl<B: Body> Unpin for BufferedBody<B> {}
 
-impl<B: Body<Data = Bytes>> fmt::Debug for EdgeBody<B> {
+impl<B: Body<Data = Bytes>> fmt::Debug for BufferedBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EdgeBody").field("size", &self.size_hint()).finish_non_exhaustive()
+        f.debug_struct("BufferedBody").field("size", &self.size_hint()).finish_non_exhaustive()
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) enum Extent {
     Error,
 }
 
-impl<B: Body<Data = Bytes>> EdgeBody<B> {
+impl<B: Body<Data = Bytes>> BufferedBody<B> {
     /// Reads until the end, an error, more than `bytes_max`, `time_max` has passed, or the budget is used up. What was
     /// read comes first when the body is read again, so nothing is lost whatever stopped it.
     pub(crate) async fn fill(&mut self, bytes_max: usize, time_max: Option<Duration>) -> Extent {
@@ -212,7 +212,7 @@ mod tests {
         Sent(chunks.iter().map(|chunk| Ok(Frame::data(Bytes::from_static(chunk.as_bytes())))).collect())
     }
 
-    async fn drained(mut body: EdgeBody<Sent>) -> (Vec<u8>, Option<HeaderMap>, Option<&'static str>) {
+    async fn drained(mut body: BufferedBody<Sent>) -> (Vec<u8>, Option<HeaderMap>, Option<&'static str>) {
         let (mut bytes, mut trailers, mut error) = (Vec::new(), None, None);
         while let Some(next) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             match next.map(Frame::into_data) {
@@ -228,8 +228,8 @@ mod tests {
         body: B,
         bytes_max: usize,
         time_max: Option<Duration>,
-    ) -> (Extent, EdgeBody<B>) {
-        let mut body = EdgeBody::untouched(body);
+    ) -> (Extent, BufferedBody<B>) {
+        let mut body = BufferedBody::untouched(body);
         (body.fill(bytes_max, time_max).await, body)
     }
 

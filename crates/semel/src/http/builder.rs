@@ -116,7 +116,7 @@ pub enum BuildError {
         body_bytes_max: usize,
     },
     /// A 202 has to say where to ask.
-    #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_at`")]
+    #[error("operation `{operation}` answers 202, so clients need a place to ask: give `status_path`")]
     NoStatus {
         /// Of which operation.
         operation: String,
@@ -144,7 +144,7 @@ pub struct Builder<S> {
     methods: Vec<Method>,
     rules: Vec<Rule>,
     otherwise: Rule,
-    status_at: Option<String>,
+    status_path: Option<String>,
     status_secrets: Vec<Vec<u8>>,
     buffered_bytes_max: usize,
 }
@@ -157,7 +157,7 @@ pub(super) struct Shared<S> {
     pub(super) profile: Profile,
     pub(super) types: String,
     pub(super) operations: Operations<S>,
-    pub(super) status_at: Option<String>,
+    pub(super) status_path: Option<String>,
     pub(super) tokens: Tokens,
     pub(super) budget: Arc<Budget>,
 }
@@ -173,8 +173,8 @@ impl<S: Store> Builder<S> {
             types: TYPES.to_owned(),
             methods: vec![Method::POST, Method::PATCH, Method::PUT, Method::DELETE],
             rules: Vec::new(),
-            otherwise: Rule::otherwise(),
-            status_at: None,
+            otherwise: Rule::default_rule(),
+            status_path: None,
             status_secrets: Vec::new(),
             buffered_bytes_max: BUFFERED_BYTES_MAX,
         }
@@ -234,16 +234,16 @@ impl<S: Store> Builder<S> {
         self
     }
 
-    /// What holds where no rule matches; see [`Rule::otherwise`].
-    pub fn otherwise(mut self, rule: Rule) -> Self {
+    /// What holds where no rule matches; see [`Rule::default_rule`].
+    pub fn default_rule(mut self, rule: Rule) -> Self {
         self.otherwise = rule;
         self
     }
 
     /// Where [`status_service`](IdempotencyLayer::status_service) is mounted, as clients see it: a 202 points
     /// to `{path}/{intent}.{token}`.
-    pub fn status_at(mut self, path: &str) -> Self {
-        self.status_at = Some(path.to_owned());
+    pub fn status_path(mut self, path: &str) -> Self {
+        self.status_path = Some(path.to_owned());
         self
     }
 
@@ -271,7 +271,7 @@ impl<S: Store> Builder<S> {
             return Err(BuildError::UnstableScope(name));
         }
         let scope = self.scope.ok_or(BuildError::NoScope)?;
-        if let Some(path) = &self.status_at
+        if let Some(path) = &self.status_path
             && (!path.starts_with('/')
                 || path.ends_with('/')
                 || path.parse::<http::uri::PathAndQuery>().is_err())
@@ -279,7 +279,7 @@ impl<S: Store> Builder<S> {
             return Err(BuildError::StatusAt(path.clone()));
         }
         for rule in self.rules.iter().chain([&self.otherwise]) {
-            check(rule, self.status_at.is_some())?;
+            check(rule, self.status_path.is_some())?;
             let (bytes, body_bytes_max) = (self.buffered_bytes_max, rule.body_bytes_max);
             if bytes < body_bytes_max {
                 return Err(BuildError::BufferedBytesMax { bytes, operation: named(rule), body_bytes_max });
@@ -289,9 +289,9 @@ impl<S: Store> Builder<S> {
         let tokens = tokens(self.status_secrets, accepts)?;
         let operations = Operations::new(&self.guard, self.rules, self.otherwise, self.methods)?;
         let (guard, header, profile) = (self.guard, self.header, self.profile);
-        let (types, status_at) = (self.types, self.status_at);
+        let (types, status_path) = (self.types, self.status_path);
         let budget = Budget::new(self.buffered_bytes_max, guard.metrics().buffered());
-        let shared = Shared { guard, scope, header, profile, types, operations, status_at, tokens, budget };
+        let shared = Shared { guard, scope, header, profile, types, operations, status_path, tokens, budget };
         Ok(IdempotencyLayer::new(shared))
     }
 }

@@ -7,7 +7,7 @@ use http::response::Parts;
 use http::{HeaderMap, StatusCode, header};
 
 use super::headers::{IDEMPOTENCY_EFFECT, IDEMPOTENCY_PROBLEM, speaks_of_us};
-use crate::guard::Ended;
+use crate::guard::WorkResult;
 
 /// What a 5xx means that the service itself answered: 500, 501, and 503 with `Retry-After`.
 ///
@@ -32,10 +32,10 @@ pub(super) enum Known {
 }
 
 impl Known {
-    pub(super) fn ended(self) -> Ended {
+    pub(super) fn ended(self) -> WorkResult {
         match self {
-            Self::Applied => Ended::Completed,
-            Self::NotApplied => Ended::NotApplied,
+            Self::Applied => WorkResult::Completed,
+            Self::NotApplied => WorkResult::NotApplied,
         }
     }
 
@@ -54,7 +54,7 @@ impl Known {
 #[derive(Clone)]
 pub(super) enum Failures {
     ByStatus(On5xx),
-    By(Arc<dyn Fn(&Parts) -> Ended + Send + Sync>),
+    By(Arc<dyn Fn(&Parts) -> WorkResult + Send + Sync>),
 }
 
 impl fmt::Debug for Failures {
@@ -69,7 +69,7 @@ impl fmt::Debug for Failures {
 impl Failures {
     /// How the work ended. Whoever is nearer to the effect is believed first: the handler's mark, then the
     /// service's header, then the status.
-    pub(super) fn judge(&self, marked: Option<Known>, parts: &Parts) -> Ended {
+    pub(super) fn judge(&self, marked: Option<Known>, parts: &Parts) -> WorkResult {
         let spoken = speaks_of_us(&parts.headers);
         let told = || spoken.then(|| Known::told_in(&parts.headers)).flatten();
         if let Some(known) = marked.or_else(told) {
@@ -77,7 +77,7 @@ impl Failures {
         }
         // Another semel further in refused; it keeps the record, so ours must not stand in its way.
         if spoken && parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
-            return Ended::NotApplied;
+            return WorkResult::NotApplied;
         }
         match self {
             Self::ByStatus(on_5xx) => by_status(parts.status, &parts.headers, *on_5xx),
@@ -86,23 +86,23 @@ impl Failures {
     }
 }
 
-fn by_status(status: StatusCode, headers: &HeaderMap, on_5xx: On5xx) -> Ended {
+fn by_status(status: StatusCode, headers: &HeaderMap, on_5xx: On5xx) -> WorkResult {
     match status.as_u16() {
-        200..=399 => Ended::Completed,
+        200..=399 => WorkResult::Completed,
         // Not about the intent but about this attempt: who asked, or when.
-        401 | 403 | 408 | 425 | 429 => Ended::NotApplied,
-        400..=499 => Ended::FailedFinal,
+        401 | 403 | 408 | 425 | 429 => WorkResult::NotApplied,
+        400..=499 => WorkResult::FailedFinal,
         500 | 501 => answered(on_5xx),
         503 if headers.contains_key(header::RETRY_AFTER) => answered(on_5xx),
-        _ => Ended::Unknown,
+        _ => WorkResult::Unknown,
     }
 }
 
-fn answered(on_5xx: On5xx) -> Ended {
+fn answered(on_5xx: On5xx) -> WorkResult {
     match on_5xx {
-        On5xx::Retry => Ended::NotApplied,
-        On5xx::Hold => Ended::Hold,
-        On5xx::Replay => Ended::FailedFinal,
+        On5xx::Retry => WorkResult::NotApplied,
+        On5xx::Hold => WorkResult::Hold,
+        On5xx::Replay => WorkResult::FailedFinal,
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn each_status_says_what_it_says() {
-        use Ended::{Completed, FailedFinal, Hold, NotApplied, Unknown};
+        use WorkResult::{Completed, FailedFinal, Hold, NotApplied, Unknown};
         let busy: &[_] = &[("retry-after", "1")];
         for (status, headers, retry, hold, replay) in [
             (101, &[][..], Unknown, Unknown, Unknown),
@@ -159,11 +159,14 @@ mod tests {
 
     #[test]
     fn the_nearest_to_the_effect_is_believed() {
-        let by = Failures::By(Arc::new(|_| Ended::Hold));
+        let by = Failures::By(Arc::new(|_| WorkResult::Hold));
         let said = parts(500, &[("idempotency-effect", "applied")]);
-        assert_eq!(by.judge(Some(Known::NotApplied), &said), Ended::NotApplied);
-        assert_eq!(by.judge(None, &said), Ended::Completed);
-        assert_eq!(by.judge(None, &parts(500, &[("idempotency-effect", "perhaps")])), Ended::Hold);
-        assert_eq!(by.judge(None, &parts(200, &[("idempotency-effect", "not-applied")])), Ended::NotApplied);
+        assert_eq!(by.judge(Some(Known::NotApplied), &said), WorkResult::NotApplied);
+        assert_eq!(by.judge(None, &said), WorkResult::Completed);
+        assert_eq!(by.judge(None, &parts(500, &[("idempotency-effect", "perhaps")])), WorkResult::Hold);
+        assert_eq!(
+            by.judge(None, &parts(200, &[("idempotency-effect", "not-applied")])),
+            WorkResult::NotApplied
+        );
     }
 }

@@ -17,7 +17,7 @@ use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use super::body::{EdgeBody, Extent};
+use super::body::{BufferedBody, Extent};
 use super::builder::Shared;
 use super::claim::ClaimHandle;
 use super::failure::Known;
@@ -25,14 +25,14 @@ use super::headers::{kept, strip_ours};
 use super::operations::Prepared;
 use super::problem::{self, ATTEMPT_FAILED, Code, Problem};
 use super::rule::Rule;
-use crate::guard::{Attempt, Ended, Execution};
+use crate::guard::{Attempt, Execution, WorkResult};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::outcome::{Body as Kept, Outcome};
 
 const ANSWER_LOST: &str = "It took effect; what it answered was lost. It will not be repeated.";
 
 /// What the caller gets.
-pub(super) type Given<R, E> = Result<Response<EdgeBody<R>>, E>;
+pub(super) type Given<R, E> = Result<Response<BufferedBody<R>>, E>;
 
 /// One call to be made once. On the heap from the beginning: a request is large to hand on by value.
 pub(super) struct Work<S, Inner, B: Body> {
@@ -40,14 +40,14 @@ pub(super) struct Work<S, Inner, B: Body> {
     pub(super) prepared: Arc<Prepared<S>>,
     pub(super) inner: Inner,
     pub(super) parts: http::request::Parts,
-    pub(super) body: EdgeBody<B>,
+    pub(super) body: BufferedBody<B>,
     /// Told when the call begins under a claim.
     pub(super) started: Option<oneshot::Sender<()>>,
 }
 
 impl<S, Inner, B, R> Work<S, Inner, B>
 where
-    Inner: Service<Request<EdgeBody<B>>, Response = Response<R>>,
+    Inner: Service<Request<BufferedBody<B>>, Response = Response<R>>,
     B: Body<Data = Bytes>,
     R: Body<Data = Bytes>,
 {
@@ -82,7 +82,7 @@ where
                 Err(panic) if claim.known().is_none() => resume_unwind(panic),
                 Err(_) => {
                     let (response, execution) = broken(claim.known(), &shared);
-                    (execution, Box::new(Ok(response.map(EdgeBody::whole))))
+                    (execution, Box::new(Ok(response.map(BufferedBody::whole))))
                 }
             }
         })
@@ -103,11 +103,11 @@ fn keep<S, R: Body<Data = Bytes>, E>(
     strip_ours(&mut parts.headers);
     let headers = kept(&parts.headers, &rule.replay_headers);
     // An answer that is not replayed need not be kept; one with too many headers would not be the same.
-    let replayed = matches!(ended, Ended::Completed | Ended::FailedFinal);
+    let replayed = matches!(ended, WorkResult::Completed | WorkResult::FailedFinal);
     let whole = replayed && headers.is_some() && !is_stream(&parts);
     let headers = headers.unwrap_or_default();
     let mut outcome = Outcome { code: parts.status.as_u16(), headers, body: Kept::NotKept };
-    let mut given = Box::new(Ok(Response::from_parts(parts, EdgeBody::untouched(body))));
+    let mut given = Box::new(Ok(Response::from_parts(parts, BufferedBody::untouched(body))));
     async move {
         if whole && let Ok(response) = &mut *given {
             let body = response.body_mut();
@@ -118,7 +118,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
                 // The service broke off in the middle of its answer, like a call that broke. No byte of it has left.
                 Extent::Error => {
                     let known = claim.known().or(said);
-                    ended = known.map_or(Ended::Unknown, Known::ended);
+                    ended = known.map_or(WorkResult::Unknown, Known::ended);
                     tracing::warn!(
                         operation = claim.intent().operation().as_str(),
                         intent = %claim.intent().id(),
@@ -126,7 +126,7 @@ fn keep<S, R: Body<Data = Bytes>, E>(
                         "the service's answer broke off half way"
                     );
                     let problem = half_answered(known, rule).response(shared.profile, &shared.types);
-                    *response = problem.map(EdgeBody::whole);
+                    *response = problem.map(BufferedBody::whole);
                 }
             }
         }
@@ -155,7 +155,7 @@ fn half_answered(known: Option<Known>, rule: &Rule) -> Problem {
         Some(Known::NotApplied) => Problem::new(Code::AttemptFailed, ATTEMPT_FAILED),
         None => {
             let settles_in = rule.lookup.as_ref().map(|_| rule.policy.settle);
-            problem::broken(Ended::Unknown.verdict(rule.policy.effect), settles_in)
+            problem::broken(WorkResult::Unknown.verdict(rule.policy.effect), settles_in)
         }
     };
     problem.with_status(StatusCode::BAD_GATEWAY)
@@ -172,5 +172,5 @@ fn broken<S>(known: Option<Known>, shared: &Shared<S>) -> (Response<Bytes>, Exec
     let headers = kept(response.headers(), &[]).unwrap_or_default();
     let body = Kept::Kept(response.body().clone());
     let outcome = Outcome { code: response.status().as_u16(), headers, body };
-    (response, Execution { ended: known.map_or(Ended::Unknown, Known::ended), outcome })
+    (response, Execution { ended: known.map_or(WorkResult::Unknown, Known::ended), outcome })
 }

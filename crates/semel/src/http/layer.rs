@@ -54,7 +54,7 @@ impl<S: Store> IdempotencyLayer<S> {
     }
 
     /// The status resource that a 202 points to, to be mounted where
-    /// [`status_at`](Builder::status_at) says.
+    /// [`status_path`](Builder::status_path) says.
     pub fn status_service(&self) -> StatusService<S> {
         StatusService::new(Arc::clone(&self.shared))
     }

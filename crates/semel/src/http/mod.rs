@@ -4,7 +4,7 @@
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! use http::{Request, Response};
 //! use http_body_util::Full;
-//! use semel::http::{EdgeBody, IdempotencyLayer, Rule};
+//! use semel::http::{BufferedBody, IdempotencyLayer, Rule};
 //! use semel::{Guard, store::memory::MemoryStore};
 //! use tower::{Layer, ServiceExt, service_fn};
 //!
@@ -12,7 +12,7 @@
 //!     .single_tenant()
 //!     .rule(Rule::on("POST /payments").name("payment.create"))
 //!     .build()?;
-//! let service = layer.layer(service_fn(|_: Request<EdgeBody<Full<bytes::Bytes>>>| async {
+//! let service = layer.layer(service_fn(|_: Request<BufferedBody<Full<bytes::Bytes>>>| async {
 //!     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from("charged")))
 //! }));
 //! for replayed in [false, true] {
@@ -51,7 +51,7 @@
 //! - **Inside of timeouts, too.** A timeout outside drops the caller, not the work: the retry finds the result.
 //!   One inside drops the work, and an opaque effect is uncertain then.
 //!
-//! The layer hands on an [`EdgeBody`], which routers and most middleware take as any other body. One that insists
+//! The layer hands on an [`BufferedBody`], which routers and most middleware take as any other body. One that insists
 //! on its framework's own type (axum's `from_fn` in the same `ServiceBuilder`, further in) needs tower-http's
 //! `MapRequestBodyLayer` in between; with one `Router::layer` call for each there is nothing to do.
 //!
@@ -97,7 +97,7 @@ mod framework;
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use atomic::Remembered;
-pub use body::EdgeBody;
+pub use body::BufferedBody;
 pub use budget::BUFFERED_BYTES_MAX;
 pub use builder::{BuildError, Builder, RULES_MAX};
 pub use claim::ClaimHandle;

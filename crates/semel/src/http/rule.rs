@@ -8,7 +8,7 @@ use http::header::HeaderName;
 use http::response::Parts;
 
 use super::failure::{Failures, On5xx};
-use crate::guard::{Ended, Lookup, Policy, Rebuild};
+use crate::guard::{Lookup, Policy, Rebuild, WorkResult};
 use crate::intent::fingerprint::Recipe;
 use crate::intent::policy::{Effect, InFlight, KeyFormat, Preset, Retention, StoreDown};
 
@@ -69,11 +69,11 @@ impl Rule {
     /// The requests of one route, such as `POST /payments/{id}/refund`. They need a key unless the rule says
     /// otherwise. Of several rules that match, the first one counts.
     pub fn on(route: &str) -> Self {
-        Self { route: Some(route.to_owned()), key: KeyRule::Required, ..Self::otherwise() }
+        Self { route: Some(route.to_owned()), key: KeyRule::Required, ..Self::default_rule() }
     }
 
     /// Requests that no other rule matches. A key is taken when it is sent.
-    pub fn otherwise() -> Self {
+    pub fn default_rule() -> Self {
         Self {
             route: None,
             name: None,
@@ -133,7 +133,7 @@ impl Rule {
     /// otherwise calls the handler, which claims and finishes inside its own transaction with
     /// `ClaimHandle::once_tx` of its [`ClaimHandle`](super::ClaimHandle). What is stored is stored by the
     /// handler's commit, so a crash before it leaves nothing behind and one after it is replayed. What cannot hold there
-    /// ([`accept`](Self::accept), [`respond_async_after`](Self::respond_async_after), [`lookup`](Self::lookup),
+    /// ([`respond_accepted`](Self::accept), [`respond_async_after`](Self::respond_async_after), [`lookup`](Self::lookup),
     /// [`failures`](Self::failures)) is refused when the layer is built; [`on_5xx`](Self::on_5xx) is passed over, because
     /// what the handler commits is the outcome, whatever its status. A handler that takes longer than
     /// [`timeout`](Self::timeout) is dropped, and its transaction with it.
@@ -161,8 +161,8 @@ impl Rule {
     }
 
     /// "In progress" is told as 202 with the address of a status resource, instead of 409. The builder needs
-    /// [`status_at`](super::Builder::status_at) for that.
-    pub fn accept(mut self) -> Self {
+    /// [`status_path`](super::Builder::status_path) for that.
+    pub fn respond_accepted(mut self) -> Self {
         self.accept = true;
         self
     }
@@ -227,7 +227,7 @@ impl Rule {
 
     /// Replaces the whole table of what a status means. What the handler marked, or the service said in
     /// `Idempotency-Effect`, is believed before it.
-    pub fn failures(mut self, judge: impl Fn(&Parts) -> Ended + Send + Sync + 'static) -> Self {
+    pub fn failures(mut self, judge: impl Fn(&Parts) -> WorkResult + Send + Sync + 'static) -> Self {
         self.failures = Failures::By(Arc::new(judge));
         self
     }

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::body::EdgeBody;
+use super::body::BufferedBody;
 use super::builder::Shared;
 use super::claim::{ByReference, ClaimHandle, Contract};
 use super::classify::{Named, Screened, fingerprint, screen, unread};
@@ -55,7 +55,7 @@ impl<Inner, S> IdempotencyService<Inner, S> {
 impl<Inner, S, B, R> Service<Request<B>> for IdempotencyService<Inner, S>
 where
     S: Store,
-    Inner: Service<Request<EdgeBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    Inner: Service<Request<BufferedBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     Inner::Future: Send + 'static,
     Inner::Error: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
@@ -63,7 +63,7 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Send,
 {
-    type Response = Response<EdgeBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = Inner::Error;
     type Future = Pin<Box<dyn Future<Output = Given<R, Inner::Error>> + Send>>;
 
@@ -80,13 +80,13 @@ where
                 let inner = std::mem::replace(&mut self.inner, clone);
                 let Named { prepared, scope, key } = named;
                 let shared = Arc::clone(&self.shared);
-                let body = EdgeBody::untouched(body);
+                let body = BufferedBody::untouched(body);
                 let work = Box::new(Work { shared, prepared, inner, parts, body, started: None });
                 return Box::pin(answer(work, scope, key));
             }
             Screened::Pass => {
-                let called = self.inner.call(Request::from_parts(parts, EdgeBody::untouched(body)));
-                return Box::pin(async move { Ok(called.await?.map(EdgeBody::untouched)) });
+                let called = self.inner.call(Request::from_parts(parts, BufferedBody::untouched(body)));
+                return Box::pin(async move { Ok(called.await?.map(BufferedBody::untouched)) });
             }
             Screened::BadKey(refusal) => Problem::from(refusal),
             Screened::NoScope => {
@@ -107,7 +107,7 @@ fn answer<S, Inner, B, R>(
 ) -> impl Future<Output = Given<R, Inner::Error>> + Send
 where
     S: Store,
-    Inner: Service<Request<EdgeBody<B>>, Response = Response<R>> + Send + 'static,
+    Inner: Service<Request<BufferedBody<B>>, Response = Response<R>> + Send + 'static,
     Inner::Future: Send + 'static,
     Inner::Error: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
@@ -137,19 +137,19 @@ where
             None => {
                 // On the heap as well: the guard's own task stays small, and small boxes cost less than large ones.
                 let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
-                prepared.guarded.run_giving(intent, fingerprint, work).await
+                prepared.guarded.run_with(intent, fingerprint, work).await
             }
             Some(after) => {
                 let (started, has_started) = oneshot::channel();
                 work.started = Some(started);
                 let work = move |attempt| Box::pin(work.run(attempt, fingerprint));
-                let run = Box::pin(prepared.guarded.run_giving(intent, fingerprint, work));
+                let run = Box::pin(prepared.guarded.run_with(intent, fingerprint, work));
                 tokio::select! {
                     biased;
                     ran = run => ran,
                     // Dropping the run cancels nothing once the work has started.
                     () = Box::pin(started_and_passed(has_started, after)) => {
-                        return Ok(shared.accepted(&named.id(), RETRY_AFTER).map(EdgeBody::whole));
+                        return Ok(shared.accepted(&named.id(), RETRY_AFTER).map(BufferedBody::whole));
                     }
                 }
             }
@@ -158,7 +158,7 @@ where
             Ok((answer, _)) if answer.replayed => Ok(shared.replay(&answer.outcome, answer.verdict)),
             Ok((answer, given)) => shared.give(&answer, given),
             Err(GuardError::InFlight { retry_after }) if rule.accept => {
-                Ok(shared.accepted(&named.id(), retry_after).map(EdgeBody::whole))
+                Ok(shared.accepted(&named.id(), retry_after).map(BufferedBody::whole))
             }
             Err(error) => {
                 if let GuardError::StoreUnavailable(error) = &error {
@@ -178,7 +178,7 @@ async fn atomic<S, Inner, B, R>(
 ) -> Given<R, Inner::Error>
 where
     S: Store,
-    Inner: Service<Request<EdgeBody<B>>, Response = Response<R>>,
+    Inner: Service<Request<BufferedBody<B>>, Response = Response<R>>,
     B: Body<Data = Bytes>,
     R: Body<Data = Bytes>,
 {
@@ -211,7 +211,7 @@ where
     };
     // Whatever the handler has committed is committed.
     crash::point(crash::BEFORE_ANSWER);
-    let mut answered = answered.map(EdgeBody::untouched);
+    let mut answered = answered.map(BufferedBody::untouched);
     // Made again only now that the handler's transaction has ended: it would need a second connection meanwhile.
     if let Some(ByReference(verdict, outcome)) = answered.extensions_mut().remove() {
         answered = shared.given_again(&prepared, &intent, verdict, outcome).await;
@@ -228,16 +228,21 @@ async fn started_and_passed(started: oneshot::Receiver<()>, after: Duration) {
 }
 
 impl<S: Store> Shared<S> {
-    fn refuse<R: Body<Data = Bytes>>(&self, problem: &Problem) -> Response<EdgeBody<R>> {
-        problem.response(self.profile, &self.types).map(EdgeBody::whole)
+    fn refuse<R: Body<Data = Bytes>>(&self, problem: &Problem) -> Response<BufferedBody<R>> {
+        problem.response(self.profile, &self.types).map(BufferedBody::whole)
     }
 
-    fn replay<R: Body<Data = Bytes>>(&self, outcome: &Outcome, verdict: Verdict) -> Response<EdgeBody<R>> {
-        respond::replay(outcome, verdict, self.profile).map(EdgeBody::whole)
+    fn replay<R: Body<Data = Bytes>>(
+        &self,
+        outcome: &Outcome,
+        verdict: Verdict,
+    ) -> Response<BufferedBody<R>> {
+        respond::replay(outcome, verdict, self.profile).map(BufferedBody::whole)
     }
 
     pub(super) fn accepted(&self, id: &IntentId, retry_after: Duration) -> Response<Bytes> {
-        let place = self.status_at.as_ref().map(|status_at| format!("{status_at}/{}", self.tokens.place(id)));
+        let place =
+            self.status_path.as_ref().map(|status_path| format!("{status_path}/{}", self.tokens.place(id)));
         respond::accepted(place, retry_after)
     }
 
@@ -283,7 +288,7 @@ impl<S: Store> Shared<S> {
         prepared: &Prepared<S>,
         intent: &Intent,
         fingerprint: &Fingerprint,
-    ) -> Option<Response<EdgeBody<R>>> {
+    ) -> Option<Response<BufferedBody<R>>> {
         let (store, id) = (self.guard.store(), intent.id());
         let differs =
             |record: &Record| fingerprint.compare(&record.head.fingerprint) == Comparison::Different;
@@ -319,7 +324,7 @@ impl<S: Store> Shared<S> {
         intent: &Intent,
         verdict: Verdict,
         outcome: Outcome,
-    ) -> Response<EdgeBody<R>> {
+    ) -> Response<BufferedBody<R>> {
         match prepared.guarded.given_again(intent, verdict, outcome).await {
             Ok(answer) => self.replay(&answer.outcome, verdict),
             Err(error) => self.refuse(&Problem::from(&error)),

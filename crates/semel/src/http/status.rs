@@ -37,8 +37,8 @@ use crate::store::{Record, Store};
 ///
 /// let layer = IdempotencyLayer::builder(Guard::new(MemoryStore::new()))
 ///     .scope_header("x-tenant-id".parse()?)
-///     .rule(Rule::on("POST /reports").accept())
-///     .status_at("/intents")
+///     .rule(Rule::on("POST /reports").respond_accepted())
+///     .status_path("/intents")
 ///     .build()?;
 /// let app: Router = Router::new()
 ///     .route("/reports", post(|| async { "a long time later" }))

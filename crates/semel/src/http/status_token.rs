@@ -41,7 +41,7 @@ impl Tokens {
         Self(vec![secret])
     }
 
-    /// What stands behind `status_at` in the address of an intent.
+    /// What stands behind `status_path` in the address of an intent.
     pub(super) fn place(&self, id: &IntentId) -> String {
         let token = self.0.first().and_then(|secret| mac(secret, id)).map(|mac| mac.finalize().into_bytes());
         format!("{id}.{}", hex(&token.unwrap_or_default()[..TOKEN_BYTES]))

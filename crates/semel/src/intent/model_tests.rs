@@ -165,9 +165,9 @@ fn a_deploy_that_changes_the_effect_does_not_repeat_it() {
 #[test]
 fn the_model_sees_an_opaque_effect_run_again_after_its_lease() {
     let careless: Decider = |head, event, now| match (head, *event) {
-        (Some(it), Event::Claim { owner, fresh, lease_ms, .. }) if it.is_lapsed(now) => {
+        (Some(it), StepEvent::Claim { owner, fresh, lease_ms, .. }) if it.is_lapsed(now) => {
             let lease_until = now.plus_ms(lease_ms);
-            Step::put(Answer::Run, Head { owner, epoch: fresh, lease_until, ..*it })
+            Step::put(StepAnswer::Run, Head { owner, epoch: fresh, lease_until, ..*it })
         }
         _ => step(head, event, now),
     };
@@ -180,8 +180,8 @@ fn the_model_sees_an_opaque_effect_run_again_after_its_lease() {
 #[test]
 fn the_model_sees_a_finish_without_the_fence() {
     let unfenced: Decider = |head, event, now| match (head, *event) {
-        (Some(it), Event::Finish { verdict, retention, .. }) => {
-            step(head, &Event::Finish { owner: it.owner, epoch: it.epoch, verdict, retention }, now)
+        (Some(it), StepEvent::Finish { verdict, retention, .. }) => {
+            step(head, &StepEvent::Finish { owner: it.owner, epoch: it.epoch, verdict, retention }, now)
         }
         _ => step(head, event, now),
     };
@@ -238,7 +238,7 @@ fn dropping_the_key_holds_what_an_earlier_attempt_may_have_done() {
     let rules = Rules { deploy: Some(Effect::Opaque), budget, ..Rules::of(Effect::Keyed) };
     holds("the key is dropped", &rules);
     let trusting: Decider = |head, event, now| match (head, *event) {
-        (Some(it), Event::Claim { .. }) if it.state == State::FailedRetryable => {
+        (Some(it), StepEvent::Claim { .. }) if it.state == State::FailedRetryable => {
             step(Some(&Head { owner: Owner::NOBODY, ..*it }), event, now)
         }
         _ => step(head, event, now),

@@ -184,7 +184,7 @@ impl World {
         self.workers.iter().enumerate().any(|(at, doing)| Some(at) != except && pending(doing))
     }
 
-    fn apply(&mut self, rules: &Rules, event: &Event) -> Step {
+    fn apply(&mut self, rules: &Rules, event: &StepEvent) -> Step {
         let step = (rules.step)(self.head.as_ref(), event, NOW);
         let before = self.head.map(|head| head.epoch);
         match step.change {
@@ -323,10 +323,13 @@ impl World {
                 self.epochs += 1;
                 let seen = self.head.map_or(Epoch(0), |head| head.epoch);
                 let fresh = Epoch(self.epochs);
-                self.apply(rules, &Event::Decide { seen, ruling, retention: Retention::Ms(SPAN_MS), fresh });
+                self.apply(
+                    rules,
+                    &StepEvent::Decide { seen, ruling, retention: Retention::Ms(SPAN_MS), fresh },
+                );
             }
             _ => {
-                if self.apply(rules, &Event::Sweep).change != Change::None && !finished {
+                if self.apply(rules, &StepEvent::Sweep).change != Change::None && !finished {
                     return Err("something was swept that had not expired");
                 }
             }
@@ -363,8 +366,9 @@ impl World {
         let effect = if keyed { Effect::Keyed } else { Effect::Opaque };
         let fingerprint = Fingerprint::from_parts([1; 32], 1);
         let owner = token(owner);
-        let step = self.apply(rules, &Event::Claim { fingerprint, owner, effect, lease_ms: SPAN_MS, fresh });
-        let (Answer::Run, Some(head)) = (step.answer, self.head) else { return Ok(None) };
+        let step =
+            self.apply(rules, &StepEvent::Claim { fingerprint, owner, effect, lease_ms: SPAN_MS, fresh });
+        let (StepAnswer::Run, Some(head)) = (step.answer, self.head) else { return Ok(None) };
         if matches!(before, Some(State::Completed)) {
             return Err("a completed intent ran again inside its retention");
         }
@@ -383,7 +387,7 @@ impl World {
 
     fn renew(&mut self, rules: &Rules, owner: u64, epoch: u64) -> Result<(), Broken> {
         let lost = self.head.is_none_or(|head| head.is_lapsed(NOW) || head.epoch.0 != epoch);
-        let event = Event::Renew { owner: token(owner), epoch: Epoch(epoch), lease_ms: SPAN_MS };
+        let event = StepEvent::Renew { owner: token(owner), epoch: Epoch(epoch), lease_ms: SPAN_MS };
         if self.apply(rules, &event).change != Change::None && lost {
             return Err("a lapsed or lost claim was renewed");
         }
@@ -393,13 +397,13 @@ impl World {
     fn finish(&mut self, rules: &Rules, owner: u64, epoch: u64, verdict: Verdict) -> Result<(), Broken> {
         let mine = self.head.filter(|head| head.epoch.0 == epoch);
         let (owner, retention) = (token(owner), Retention::Ms(SPAN_MS));
-        let step = self.apply(rules, &Event::Finish { owner, epoch: Epoch(epoch), verdict, retention });
+        let step = self.apply(rules, &StepEvent::Finish { owner, epoch: Epoch(epoch), verdict, retention });
         if verdict == Verdict::Uncertain {
             self.blame(epoch);
         }
         match mine {
             None if step.change != Change::None => Err("an outcome was recorded under somebody else's claim"),
-            Some(head) if !head.state.is_finished() && step.answer == Answer::Stale => {
+            Some(head) if !head.state.is_finished() && step.answer == StepAnswer::Stale => {
                 Err("the last owner's outcome was refused")
             }
             _ => Ok(()),

@@ -124,7 +124,7 @@ pub enum Ruling {
 
 /// Something that happens to an intent. Epochs marked `fresh` come from the store and were never used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
+pub enum StepEvent {
     /// Somebody wants to run it.
     Claim {
         /// What they ask for.
@@ -175,7 +175,7 @@ pub enum Event {
 
 /// What the one who caused the event is told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Answer {
+pub enum StepAnswer {
     /// Run it; the claim is yours.
     Run,
     /// Another request has this key.
@@ -215,7 +215,7 @@ pub enum Change {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// For the one who caused it.
-    pub answer: Answer,
+    pub answer: StepAnswer,
     /// For the record.
     pub change: Change,
     /// The stored fingerprint was made with another recipe, so it could not be compared. Counted.
@@ -223,23 +223,23 @@ pub struct Step {
 }
 
 impl Step {
-    fn keep(answer: Answer) -> Self {
+    fn keep(answer: StepAnswer) -> Self {
         Self { answer, change: Change::None, other_recipe: false }
     }
 
-    fn put(answer: Answer, head: Head) -> Self {
+    fn put(answer: StepAnswer, head: Head) -> Self {
         Self { answer, change: Change::Put(head), other_recipe: false }
     }
 }
 
 /// What [`step`] is: who decides. Tests put a function with a planted bug in its place.
-pub type Decider = fn(Option<&Head>, &Event, StoreTime) -> Step;
+pub type Decider = fn(Option<&Head>, &StepEvent, StoreTime) -> Step;
 
 /// Decides. All stores do what this function says; those that decide in SQL or Lua are tested against it.
-pub fn step(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+pub fn step(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match *event {
-        Event::Claim { .. } => claim(head, event, now),
-        Event::Renew { owner, epoch, lease_ms } => match head {
+        StepEvent::Claim { .. } => claim(head, event, now),
+        StepEvent::Renew { owner, epoch, lease_ms } => match head {
             // A lapsed lease is not brought back to life: somebody may have been told "uncertain" already.
             Some(head)
                 if head.owner == owner
@@ -247,32 +247,32 @@ pub fn step(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
                     && head.state == State::InProgress
                     && !head.is_lapsed(now) =>
             {
-                Step::put(Answer::Done, Head { lease_until: now.plus_ms(lease_ms), ..*head })
+                Step::put(StepAnswer::Done, Head { lease_until: now.plus_ms(lease_ms), ..*head })
             }
-            _ => Step::keep(Answer::Stale),
+            _ => Step::keep(StepAnswer::Stale),
         },
-        Event::Finish { owner, epoch, verdict, retention } => match head {
+        StepEvent::Finish { owner, epoch, verdict, retention } => match head {
             Some(head) if head.owner == owner && head.epoch == epoch => finish(head, verdict, retention, now),
-            _ => Step::keep(Answer::Stale),
+            _ => Step::keep(StepAnswer::Stale),
         },
-        Event::Decide { seen, ruling, retention, fresh } => match head {
+        StepEvent::Decide { seen, ruling, retention, fresh } => match head {
             Some(head) if head.epoch == seen && head.state_at(now).is_some() => {
                 decide(head, ruling, retention, fresh, now)
             }
-            _ => Step::keep(Answer::Stale),
+            _ => Step::keep(StepAnswer::Stale),
         },
-        Event::Sweep => match head {
+        StepEvent::Sweep => match head {
             Some(head) if head.state_at(now).is_none() => {
-                Step { answer: Answer::Removed, change: Change::Remove, other_recipe: false }
+                Step { answer: StepAnswer::Removed, change: Change::Remove, other_recipe: false }
             }
-            _ => Step::keep(Answer::Kept),
+            _ => Step::keep(StepAnswer::Kept),
         },
     }
 }
 
-fn claim(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
-    let Event::Claim { fingerprint, owner, effect, lease_ms, fresh } = *event else {
-        return Step::keep(Answer::Refused);
+fn claim(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
+    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh } = *event else {
+        return Step::keep(StepAnswer::Refused);
     };
     let taken = |epoch: Epoch| Head {
         state: State::InProgress,
@@ -283,32 +283,32 @@ fn claim(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
         lease_until: now.plus_ms(lease_ms),
         expires_at: None,
     };
-    let Some(head) = head else { return Step::put(Answer::Run, taken(fresh)) };
+    let Some(head) = head else { return Step::put(StepAnswer::Run, taken(fresh)) };
     // A store that makes epochs from its clock may have seen it step back; the fence must not.
     let epoch = fresh.max(head.epoch.next());
-    let Some(state) = head.state_at(now) else { return Step::put(Answer::Run, taken(epoch)) };
+    let Some(state) = head.state_at(now) else { return Step::put(StepAnswer::Run, taken(epoch)) };
 
     // Mismatch comes before in-flight, and in-flight before replay: a client's bug must not look transient.
     let comparison = fingerprint.compare(&head.fingerprint);
     if comparison == Comparison::Different {
-        return Step::keep(Answer::Mismatch);
+        return Step::keep(StepAnswer::Mismatch);
     }
     let decided = match state {
         // The same attempt asks again because it never saw our answer: the claim is already its own.
-        State::InProgress if head.owner == owner && !head.is_lapsed(now) => Step::keep(Answer::Run),
-        State::InProgress if !head.is_lapsed(now) => Step::keep(Answer::InFlight),
+        State::InProgress if head.owner == owner && !head.is_lapsed(now) => Step::keep(StepAnswer::Run),
+        State::InProgress if !head.is_lapsed(now) => Step::keep(StepAnswer::InFlight),
         // The earlier attempt was protected (else it were uncertain); the next one has to be as well.
-        State::InProgress if effect.may_rerun() => Step::put(Answer::Run, taken(epoch)),
-        State::InProgress | State::Uncertain => Step::keep(Answer::Unknown),
-        State::Completed | State::FailedFinal => Step::keep(Answer::Replay),
+        State::InProgress if effect.may_rerun() => Step::put(StepAnswer::Run, taken(epoch)),
+        State::InProgress | State::Uncertain => Step::keep(StepAnswer::Unknown),
+        State::Completed | State::FailedFinal => Step::keep(StepAnswer::Replay),
         // A protected attempt that failed speaks for itself, not for the one it took over from. As long as all
         // attempts carry the key that is no matter; for one that does not, somebody has to find out first.
         State::FailedRetryable
             if head.effect.may_rerun() && !effect.may_rerun() && head.owner != Owner::NOBODY =>
         {
-            Step::keep(Answer::Unknown)
+            Step::keep(StepAnswer::Unknown)
         }
-        State::FailedRetryable => Step::put(Answer::Run, taken(epoch)),
+        State::FailedRetryable => Step::put(StepAnswer::Run, taken(epoch)),
     };
     Step { other_recipe: comparison == Comparison::OtherRecipe, ..decided }
 }
@@ -317,23 +317,23 @@ fn claim(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
 /// claimed or decided, the last owner knows best, however late.
 fn finish(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Step {
     if head.state.is_finished() || head.state == State::from(verdict) {
-        return Step::keep(Answer::Already);
+        return Step::keep(StepAnswer::Already);
     }
-    Step::put(Answer::Done, finished(head, verdict, retention, now))
+    Step::put(StepAnswer::Done, finished(head, verdict, retention, now))
 }
 
 fn decide(head: &Head, ruling: Ruling, retention: Retention, fresh: Epoch, now: StoreTime) -> Step {
     // What failed retryably may be corrected too: it did happen after all, or it surely did not.
     let open = matches!(head.state, State::Uncertain | State::FailedRetryable) || head.is_lapsed(now);
     let verdict = match ruling {
-        Ruling::Applied(Verdict::Uncertain) => return Step::keep(Answer::Refused),
+        Ruling::Applied(Verdict::Uncertain) => return Step::keep(StepAnswer::Refused),
         Ruling::Applied(verdict) if open => verdict,
         Ruling::NotApplied if open => Verdict::FailedRetryable,
         Ruling::Release if head.state.is_finished() => Verdict::FailedRetryable,
-        _ => return Step::keep(Answer::Refused),
+        _ => return Step::keep(StepAnswer::Refused),
     };
     let head = Head { owner: Owner::NOBODY, epoch: fresh.max(head.epoch.next()), ..*head };
-    Step::put(Answer::Done, finished(&head, verdict, retention, now))
+    Step::put(StepAnswer::Done, finished(&head, verdict, retention, now))
 }
 
 fn finished(head: &Head, verdict: Verdict, retention: Retention, now: StoreTime) -> Head {

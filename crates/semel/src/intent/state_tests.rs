@@ -46,8 +46,8 @@ fn situations() -> Vec<(String, Option<Head>)> {
 }
 
 /// Every event that can happen to it.
-fn events() -> Vec<(&'static str, Event)> {
-    let claim = |owner, digest, recipe, effect| Event::Claim {
+fn events() -> Vec<(&'static str, StepEvent)> {
+    let claim = |owner, digest, recipe, effect| StepEvent::Claim {
         fingerprint: asked(digest, recipe),
         owner,
         effect,
@@ -55,9 +55,10 @@ fn events() -> Vec<(&'static str, Event)> {
         fresh: FRESH,
     };
     let finish =
-        |owner, epoch, verdict| Event::Finish { owner, epoch, verdict, retention: Retention::Ms(50) };
-    let decide = |seen, ruling| Event::Decide { seen, ruling, retention: Retention::Forever, fresh: FRESH };
-    let renew = |owner, epoch| Event::Renew { owner, epoch, lease_ms: LEASE_MS };
+        |owner, epoch, verdict| StepEvent::Finish { owner, epoch, verdict, retention: Retention::Ms(50) };
+    let decide =
+        |seen, ruling| StepEvent::Decide { seen, ruling, retention: Retention::Forever, fresh: FRESH };
+    let renew = |owner, epoch| StepEvent::Renew { owner, epoch, lease_ms: LEASE_MS };
     vec![
         ("claim opaque", claim(OTHER, 1, 1, Effect::Opaque)),
         ("claim keyed", claim(OTHER, 1, 1, Effect::Keyed)),
@@ -75,7 +76,7 @@ fn events() -> Vec<(&'static str, Event)> {
         ("not applied", decide(EPOCH, Ruling::NotApplied)),
         ("release", decide(EPOCH, Ruling::Release)),
         ("decide old", decide(Epoch(6), Ruling::NotApplied)),
-        ("sweep", Event::Sweep),
+        ("sweep", StepEvent::Sweep),
     ]
 }
 
@@ -125,8 +126,10 @@ fn a_lease_that_ends_later_than_any_may_has_lapsed() {
 #[test]
 fn epochs_go_up_even_when_the_stores_source_of_them_goes_back() {
     let done = head(State::FailedRetryable, Effect::Opaque, true, false);
-    let Event::Claim { fingerprint, owner, effect, lease_ms, .. } = events()[0].1 else { panic!("a claim") };
-    let event = Event::Claim { fingerprint, owner, effect, lease_ms, fresh: Epoch(3) };
+    let StepEvent::Claim { fingerprint, owner, effect, lease_ms, .. } = events()[0].1 else {
+        panic!("a claim")
+    };
+    let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh: Epoch(3) };
     let Change::Put(next) = step(Some(&done), &event, NOW).change else { panic!("taken") };
     assert_eq!(next.epoch, Epoch(8));
 }
@@ -177,7 +180,7 @@ struct World {
 }
 
 impl World {
-    fn apply(&mut self, event: Event) -> Step {
+    fn apply(&mut self, event: StepEvent) -> Step {
         let before = self.head;
         let step = step(before.as_ref(), &event, self.now);
         match step.change {
@@ -203,14 +206,17 @@ impl World {
             Act::Renew { owner } => {
                 if let Some((token, epoch)) = self.held[owner as usize] {
                     let lapsed = self.head.is_none_or(|head| head.is_lapsed(self.now) || head.epoch != epoch);
-                    let step = self.apply(Event::Renew { owner: token, epoch, lease_ms: LEASE_MS });
-                    assert!(!(lapsed && step.answer == Answer::Done), "a lapsed or lost claim was renewed");
+                    let step = self.apply(StepEvent::Renew { owner: token, epoch, lease_ms: LEASE_MS });
+                    assert!(
+                        !(lapsed && step.answer == StepAnswer::Done),
+                        "a lapsed or lost claim was renewed"
+                    );
                 }
             }
             Act::Finish { owner, verdict } => self.finish(owner, Verdict::ALL[verdict as usize]),
             Act::Decide { ruling } => self.decide(ruling),
             Act::Sweep => {
-                self.apply(Event::Sweep);
+                self.apply(StepEvent::Sweep);
             }
         }
     }
@@ -223,11 +229,12 @@ impl World {
         let (before, now) = (self.head, self.now);
         let fingerprint = asked(digest, u64::from(recipe));
         let fresh = Epoch(self.source);
-        let step = self.apply(Event::Claim { fingerprint, owner: token, effect, lease_ms: LEASE_MS, fresh });
-        if step.answer == Answer::Mismatch {
+        let step =
+            self.apply(StepEvent::Claim { fingerprint, owner: token, effect, lease_ms: LEASE_MS, fresh });
+        if step.answer == StepAnswer::Mismatch {
             assert_eq!(self.head, before, "a mismatch changed something");
         }
-        if step.answer != Answer::Run {
+        if step.answer != StepAnswer::Run {
             return;
         }
         let head = self.head.unwrap();
@@ -249,13 +256,13 @@ impl World {
     fn finish(&mut self, owner: u8, verdict: Verdict) {
         let Some((token, epoch)) = self.held[owner as usize] else { return };
         let open = self.head.is_some_and(|head| head.epoch == epoch && !head.state.is_finished());
-        let event = Event::Finish { owner: token, epoch, verdict, retention: Retention::Ms(200) };
+        let event = StepEvent::Finish { owner: token, epoch, verdict, retention: Retention::Ms(200) };
         let step = self.apply(event);
         let head = self.head;
         if open {
-            assert_ne!(step.answer, Answer::Stale, "the last owner's late outcome was refused");
+            assert_ne!(step.answer, StepAnswer::Stale, "the last owner's late outcome was refused");
         }
-        if step.answer == Answer::Done {
+        if step.answer == StepAnswer::Done {
             let head = head.unwrap();
             assert!(head.state.is_finished() == head.expires_at.is_some(), "only finished ones expire");
             match head.state {
@@ -273,8 +280,8 @@ impl World {
         let live = head.state == State::InProgress && !head.is_lapsed(self.now);
         self.source += 1;
         let (seen, fresh) = (head.epoch, Epoch(self.source));
-        let step = self.apply(Event::Decide { seen, ruling, retention: Retention::Ms(200), fresh });
-        if step.answer == Answer::Done {
+        let step = self.apply(StepEvent::Decide { seen, ruling, retention: Retention::Ms(200), fresh });
+        if step.answer == StepAnswer::Done {
             assert!(!live, "decided over a live owner");
             self.cleared = self.head.unwrap().state == State::FailedRetryable;
             self.completed_until = (!self.cleared).then(|| self.head.unwrap().expires_at);

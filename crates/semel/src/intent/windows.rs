@@ -7,7 +7,7 @@ use super::fingerprint::Fingerprint;
 use super::identity::{Epoch, Owner};
 use super::outcome::Verdict;
 use super::policy::{Effect, Retention, StoreTime};
-use super::state::{Answer, Change, Event, Head, State, step};
+use super::state::{Change, Head, State, StepAnswer, StepEvent, step};
 
 /// A place where things break, between two arrows of the flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,8 +58,8 @@ const START: StoreTime = StoreTime(0);
 const EARLY: StoreTime = StoreTime(1_000);
 const LATE: StoreTime = StoreTime(LEASE_MS);
 
-fn claim(effect: Effect, owner: u8, fresh: u64) -> Event {
-    Event::Claim {
+fn claim(effect: Effect, owner: u8, fresh: u64) -> StepEvent {
+    StepEvent::Claim {
         fingerprint: Fingerprint::from_parts([0; 32], 0),
         owner: Owner::from_bytes([owner; 16]),
         effect,
@@ -68,12 +68,12 @@ fn claim(effect: Effect, owner: u8, fresh: u64) -> Event {
     }
 }
 
-fn finish(verdict: Verdict) -> Event {
+fn finish(verdict: Verdict) -> StepEvent {
     let (owner, epoch, retention) = (Owner::from_bytes([1; 16]), Epoch(1), Retention::DAY);
-    Event::Finish { owner, epoch, verdict, retention }
+    StepEvent::Finish { owner, epoch, verdict, retention }
 }
 
-fn after(head: Option<Head>, event: &Event, now: StoreTime) -> Option<Head> {
+fn after(head: Option<Head>, event: &StepEvent, now: StoreTime) -> Option<Head> {
     match step(head.as_ref(), event, now).change {
         Change::None => head,
         Change::Put(head) => Some(head),
@@ -103,10 +103,10 @@ fn left_behind(window: Window, effect: Effect) -> Option<Head> {
 
 fn retry(head: Option<Head>, effect: Effect, now: StoreTime) -> &'static str {
     match step(head.as_ref(), &claim(effect, 2, 2), now).answer {
-        Answer::Run => "runs",
-        Answer::InFlight => "in progress",
-        Answer::Replay => "replay",
-        Answer::Unknown => "uncertain: held",
+        StepAnswer::Run => "runs",
+        StepAnswer::InFlight => "in progress",
+        StepAnswer::Replay => "replay",
+        StepAnswer::Unknown => "uncertain: held",
         _ => "refused",
     }
 }
@@ -119,8 +119,8 @@ fn late_finish(window: Window, head: Option<Head>, effect: Effect) -> &'static s
     let retried = after(head, &claim(effect, 2, 2), LATE);
     let beaten = step(retried.as_ref(), &finish(Verdict::Completed), LATE).answer;
     match (alone, beaten) {
-        (Answer::Done, Answer::Done) => "accepted → completed",
-        (Answer::Done, Answer::Stale) => "accepted, unless a retry took over",
+        (StepAnswer::Done, StepAnswer::Done) => "accepted → completed",
+        (StepAnswer::Done, StepAnswer::Stale) => "accepted, unless a retry took over",
         _ => "refused",
     }
 }

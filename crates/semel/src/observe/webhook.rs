@@ -23,7 +23,7 @@ pub(crate) enum WebhookResult {
     /// For a tenant that nobody knows.
     UnknownTenant,
     /// Rightly signed, but it does not say which event it is: a matter of configuration.
-    Unnamed,
+    MissingId,
     /// A body larger than is read.
     TooLarge,
     /// A body that did not arrive whole in time.
@@ -43,7 +43,7 @@ impl WebhookResult {
         Self::Stale,
         Self::Malformed,
         Self::UnknownTenant,
-        Self::Unnamed,
+        Self::MissingId,
         Self::TooLarge,
         Self::Broken,
         Self::Busy,
@@ -59,7 +59,7 @@ impl WebhookResult {
             Self::Stale => "stale",
             Self::Malformed => "malformed",
             Self::UnknownTenant => "unknown_tenant",
-            Self::Unnamed => "unnamed",
+            Self::MissingId => "unnamed",
             Self::TooLarge => "too_large",
             Self::Broken => "broken",
             Self::Busy => "busy",

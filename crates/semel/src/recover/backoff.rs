@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::intent::identity::{Epoch, IntentId};
 
 /// Doubling pauses per intent, in bounded memory. What is not remembered is asked again, which costs a question.
-pub(super) struct Pauses {
+pub(super) struct LookupBackoff {
     tried: HashMap<IntentId, Tried>,
     min: Duration,
     max: Duration,
@@ -22,7 +22,7 @@ struct Tried {
     not_before: Instant,
 }
 
-impl Pauses {
+impl LookupBackoff {
     pub(super) fn new(min: Duration, max: Duration, intents_max: usize) -> Self {
         Self { tried: HashMap::new(), min, max, intents_max }
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_their_cap() {
-        let (mut pauses, mut now) = (Pauses::new(MIN, MAX, 10), Instant::now());
+        let (mut pauses, mut now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
         assert!(pauses.is_due(&id(1), Epoch(1), now));
         for longest_s in [10, 20, 40, 60, 60, 60] {
             pauses.put_off(id(1), Epoch(1), now);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_new_epoch_is_a_new_story() {
-        let (mut pauses, now) = (Pauses::new(MIN, MAX, 10), Instant::now());
+        let (mut pauses, now) = (LookupBackoff::new(MIN, MAX, 10), Instant::now());
         pauses.put_off(id(1), Epoch(1), now);
         assert!(pauses.is_due(&id(1), Epoch(2), now));
         pauses.forget(&id(1));
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_and_gives_room_again() {
-        let (mut pauses, now) = (Pauses::new(MIN, MAX, 2), Instant::now());
+        let (mut pauses, now) = (LookupBackoff::new(MIN, MAX, 2), Instant::now());
         for n in 0..5 {
             pauses.put_off(id(n), Epoch(1), now);
         }

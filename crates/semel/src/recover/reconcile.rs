@@ -8,7 +8,7 @@ use futures_util::stream;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::backoff::Pauses;
+use super::backoff::LookupBackoff;
 use super::jittered;
 use super::report::{HeldIntent, Report};
 use crate::guard::{Guarded, Held, LookedUp};
@@ -91,7 +91,7 @@ impl Default for ReconcileLimits {
 pub struct Reconciler<S> {
     watched: Vec<Watched<S>>,
     limits: ReconcileLimits,
-    pauses: Pauses,
+    pauses: LookupBackoff,
     /// Whose turn it is to come first: a run's limits are shared.
     turn: usize,
 }
@@ -170,8 +170,8 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-fn pauses(limits: &ReconcileLimits) -> Pauses {
-    Pauses::new(limits.pause_min, limits.pause_max, limits.pauses_max)
+fn pauses(limits: &ReconcileLimits) -> LookupBackoff {
+    LookupBackoff::new(limits.pause_min, limits.pause_max, limits.pauses_max)
 }
 
 impl<S: Store> Watched<S> {
@@ -179,7 +179,7 @@ impl<S: Store> Watched<S> {
     async fn go_on(
         &mut self,
         limits: &ReconcileLimits,
-        pauses: &mut Pauses,
+        pauses: &mut LookupBackoff,
         left: &mut Left,
         report: &mut Report,
     ) {
@@ -243,7 +243,7 @@ impl<S: Store> Watched<S> {
         &self,
         page: Page,
         limits: &ReconcileLimits,
-        pauses: &mut Pauses,
+        pauses: &mut LookupBackoff,
         left: &mut Left,
         seen: &mut Report,
     ) -> bool {

@@ -78,10 +78,10 @@ impl SinkCheckpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::Lineage;
+    use crate::relay::OutboxLineage;
 
     fn reached(place: &str, left_out: usize) -> SinkCheckpoint {
-        let position = Position { lineage: Lineage::read("a/1"), place: place.to_owned() };
+        let position = Position { lineage: OutboxLineage::read("a/1"), place: place.to_owned() };
         SinkCheckpoint {
             position,
             left_out: (0..left_out).map(|n| Uuid::from_u128(n as u128).into()).collect(),
@@ -128,8 +128,9 @@ mod tests {
     #[test]
     fn the_system_is_compared_where_both_know_it() {
         let one = reached("place", 0);
-        let of =
-            |lineage: &str| one.is_of(&Position { lineage: Lineage::read(lineage), place: "place".into() });
+        let of = |lineage: &str| {
+            one.is_of(&Position { lineage: OutboxLineage::read(lineage), place: "place".into() })
+        };
         assert!(of("a/1") && of("a") && !of("a/2") && !of("b/1"));
     }
 }

@@ -280,7 +280,7 @@ impl<S: OutboxReader, K: ExactlyOnce> Relay<S, K> {
         let reached = position.as_deref().map(read).transpose()?;
         match Box::pin(self.source.resume(reached.as_ref())).await {
             Ok(()) => Ok(Begun::At(reached)),
-            Err(OutboxReaderError::Lineage { stored, found }) => {
+            Err(OutboxReaderError::OutboxLineage { stored, found }) => {
                 Err(RelayError::OtherOutbox { stored, found })
             }
             Err(error) => Err(error.into()),

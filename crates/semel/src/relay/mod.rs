@@ -18,7 +18,7 @@
 //! - **The broker may forget.** The sink is asked when the relay starts, and what stands in the way of its promise is
 //!   logged as an error.
 //! - **Two relays.** Lanes are owned by lease, and whoever lost one cannot move its cursor: the epoch is another.
-//! - **Another database answers to the name.** The [lineage](Lineage) differs, and the relay stops instead of skipping.
+//! - **Another database answers to the name.** The [lineage](OutboxLineage) differs, and the relay stops instead of skipping.
 //!
 //! | module | what it decides |
 //! |---|---|
@@ -54,7 +54,7 @@ pub use listing::{EventDetail, EventFilter, EventStatus, EventSummary, LOOKED_EV
 pub use metrics::RelayMetrics;
 pub use options::{Poison, RelayOptions};
 pub use outbox_reader::{
-    Batch, Lag, LeftOut, Lineage, OutboxReader, OutboxReaderError, Parked, Pending, Position, Pruned, Rebase,
-    Settled, SinkCheckpoint,
+    Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Parked, Pending, Position, Pruned,
+    Rebase, Settled, SinkCheckpoint,
 };
-pub use run::{Relay, RelayError, RelayStats, Stop, Wake};
+pub use run::{Relay, RelayError, RelayStats, RelayStopHandle, Wake};

@@ -40,7 +40,7 @@ pub trait OutboxReader: Send + 'static {
     ///
     /// A source that writes its batches down gives that batch before any other, as long as it is not done, under the
     /// same position, and it is seen what of it was published. One that forms its batches anew gives nothing up to that
-    /// position but what was left out. A position of another lineage is [`OutboxReaderError::Lineage`], and one that was
+    /// position but what was left out. A position of another lineage is [`OutboxReaderError::OutboxLineage`], and one that was
     /// never given here, because the database has gone back, is [`OutboxReaderError::Behind`].
     fn resume(
         &mut self,
@@ -142,12 +142,12 @@ pub enum Settled {
 /// Whose events these are: the tables, and the database system they are in. What was stored under another lineage says
 /// nothing here.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Lineage {
+pub struct OutboxLineage {
     store: String,
     system: Option<String>,
 }
 
-impl Lineage {
+impl OutboxLineage {
     pub(crate) fn new(store: String, system: Option<String>) -> Self {
         Self { store, system }
     }
@@ -176,7 +176,7 @@ impl Lineage {
     }
 }
 
-impl fmt::Display for Lineage {
+impl fmt::Display for OutboxLineage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.store)?;
         self.system.iter().try_for_each(|system| write!(f, "/{system}"))
@@ -187,7 +187,7 @@ impl fmt::Display for Lineage {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
     /// Of the source.
-    pub lineage: Lineage,
+    pub lineage: OutboxLineage,
     /// The rest, in the source's own words.
     pub place: String,
 }
@@ -201,7 +201,7 @@ impl Position {
     /// What [`to_bytes`](Self::to_bytes) wrote.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (lineage, place) = std::str::from_utf8(bytes).ok()?.split_once('\n')?;
-        Some(Self { lineage: Lineage::read(lineage), place: place.to_owned() })
+        Some(Self { lineage: OutboxLineage::read(lineage), place: place.to_owned() })
     }
 }
 
@@ -308,11 +308,11 @@ pub enum OutboxReaderError {
         "the cursor was written in {stored}, and this is {found}: another database answers to the name, or it was \
          restored from a dump or upgraded; find out which, then say where to go on with `semel outbox rebase`"
     )]
-    Lineage {
+    OutboxLineage {
         /// What the cursor says.
-        stored: Lineage,
+        stored: OutboxLineage,
         /// What is there.
-        found: Lineage,
+        found: OutboxLineage,
     },
     /// It cannot be had whole, which a relay that publishes exactly once needs.
     #[error(
@@ -340,7 +340,7 @@ impl OutboxReaderError {
     pub fn may_retry(&self) -> bool {
         match self {
             Self::Fenced => true,
-            Self::Lineage { .. } | Self::Shared | Self::Behind { .. } => false,
+            Self::OutboxLineage { .. } | Self::Shared | Self::Behind { .. } => false,
             Self::Store(error) => error.may_retry(),
         }
     }
@@ -352,15 +352,15 @@ mod tests {
 
     #[test]
     fn a_lineage_is_compared_by_what_both_know() {
-        let full = Lineage::read("a/1");
+        let full = OutboxLineage::read("a/1");
         assert_eq!(full.to_string(), "a/1");
-        assert!(full.matches(&Lineage::read("a")) && Lineage::read("a").matches(&full));
-        assert!(!full.matches(&Lineage::read("a/2")) && !full.matches(&Lineage::read("b/1")));
+        assert!(full.matches(&OutboxLineage::read("a")) && OutboxLineage::read("a").matches(&full));
+        assert!(!full.matches(&OutboxLineage::read("a/2")) && !full.matches(&OutboxLineage::read("b/1")));
     }
 
     #[test]
     fn a_position_reads_what_it_wrote() {
-        let position = Position { lineage: Lineage::read("a/1"), place: "3:9:4 5".into() };
+        let position = Position { lineage: OutboxLineage::read("a/1"), place: "3:9:4 5".into() };
         assert_eq!(Position::from_bytes(&position.to_bytes()), Some(position));
         assert_eq!(Position::from_bytes(b"nonsense"), None);
     }

@@ -12,7 +12,7 @@ use super::batch_progress::BatchProgress;
 use super::blame::Blame;
 use super::metrics::{RelayMetrics, SAMPLE_EVERY};
 use super::options::RelayOptions;
-use super::outbox_reader::{Batch, Lag, Lineage, OutboxReader, OutboxReaderError};
+use super::outbox_reader::{Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError};
 use super::sink_probe::SinkProbe;
 use crate::crash;
 use crate::observe::names;
@@ -91,9 +91,9 @@ impl Wake {
 
 /// Stops a relay in order: the batch on its way ends, and what it owns is given back.
 #[derive(Clone, Debug)]
-pub struct Stop(watch::Sender<bool>);
+pub struct RelayStopHandle(watch::Sender<bool>);
 
-impl Stop {
+impl RelayStopHandle {
     /// Asks for the end. See [`RelayOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
@@ -130,9 +130,9 @@ pub enum RelayError {
     )]
     OtherOutbox {
         /// What the sink has.
-        stored: Lineage,
+        stored: OutboxLineage,
         /// What is there.
-        found: Lineage,
+        found: OutboxLineage,
     },
     /// The position beside the events cannot be used.
     #[error("the position in the sink cannot be used: {0}")]
@@ -167,8 +167,8 @@ impl<S: OutboxReader, K: Sink> Relay<S, K> {
     }
 
     /// Stops it.
-    pub fn stop_handle(&self) -> Stop {
-        Stop(self.stop.clone())
+    pub fn stop_handle(&self) -> RelayStopHandle {
+        RelayStopHandle(self.stop.clone())
     }
 
     /// Runs until it is stopped, or until something needs a person. First the sink is [asked](Sink::probe) what stands in

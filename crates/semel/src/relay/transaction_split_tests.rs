@@ -1,9 +1,9 @@
 use super::*;
 use crate::outbox::Event;
-use crate::relay::{Lineage, Pending, Poison, Position};
+use crate::relay::{OutboxLineage, Pending, Poison, Position};
 
 fn position(place: &str) -> Position {
-    Position { lineage: Lineage::read("a/1"), place: place.to_owned() }
+    Position { lineage: OutboxLineage::read("a/1"), place: place.to_owned() }
 }
 
 /// Events of these keys and topics.

@@ -195,7 +195,7 @@ impl Source for MemorySource {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.queue.inner.lease / 3
     }
 

@@ -54,11 +54,11 @@ pub trait Source: Send + 'static {
         settled: &[(Receipt, Settle)],
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// Says that these are still being worked on. Called when [`keep_in`](Source::keep_in) is over.
+    /// Says that these are still being worked on. Called when [`renew_after`](Source::renew_after) is over.
     fn keep(&mut self, held: &[Receipt]) -> impl Future<Output = Result<(), SourceError>> + Send;
 
     /// When it wants to be kept again.
-    fn keep_in(&self) -> Duration;
+    fn renew_after(&self) -> Duration;
 
     /// How soon it may be asked again after it had nothing, while messages are handled: 5 ms unless it says otherwise, and
     /// later each time. Longer for a broker that every question costs something. What comes meanwhile waits that long, unless

@@ -15,7 +15,7 @@ use crate::store::protect::Protection;
 
 /// Which request is about to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Call {
+pub enum StoreCall {
     /// [`Store::now`].
     Now,
     /// [`Store::claim`].
@@ -55,15 +55,15 @@ pub enum Fault {
     AnswerHangs,
 }
 
-type Script = Arc<dyn Fn(Call) -> Fault + Send + Sync>;
+type Script = Arc<dyn Fn(StoreCall) -> Fault + Send + Sync>;
 
 /// Wraps a store; a script says for each request what goes wrong with it.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use semel::store::{Fate, Store, faulty::{Call, Fault, Faulty}, memory::MemoryStore};
+/// use semel::store::{Fate, Store, faulty::{StoreCall, Fault, Faulty}, memory::MemoryStore};
 ///
-/// let down = Faulty::new(MemoryStore::new(), |_: Call| Fault::Refused);
+/// let down = Faulty::new(MemoryStore::new(), |_: StoreCall| Fault::Refused);
 /// assert_eq!(down.now().await.unwrap_err().fate(), Fate::NotApplied);
 /// # });
 /// ```
@@ -76,7 +76,7 @@ pub struct Faulty<S> {
 
 impl<S> Faulty<S> {
     /// Wraps `store`.
-    pub fn new(store: S, script: impl Fn(Call) -> Fault + Send + Sync + 'static) -> Self {
+    pub fn new(store: S, script: impl Fn(StoreCall) -> Fault + Send + Sync + 'static) -> Self {
         Self { store, script: Arc::new(script), outcome_bytes_max: usize::MAX }
     }
 
@@ -95,7 +95,7 @@ impl<S> Faulty<S> {
 
     async fn play<T>(
         &self,
-        call: Call,
+        call: StoreCall,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let error =
@@ -137,39 +137,39 @@ impl<S: Store> Store for Faulty<S> {
         self.store.capabilities()
     }
     async fn now(&self) -> Result<StoreTime, StoreError> {
-        self.play(Call::Now, self.store.now()).await
+        self.play(StoreCall::Now, self.store.now()).await
     }
     async fn claim(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.play(Call::Claim, self.store.claim(claim)).await
+        self.play(StoreCall::Claim, self.store.claim(claim)).await
     }
     async fn renew(&self, ticket: Ticket, lease_ms: u64) -> Result<Renewed, StoreError> {
-        self.play(Call::Renew, self.store.renew(ticket, lease_ms)).await
+        self.play(StoreCall::Renew, self.store.renew(ticket, lease_ms)).await
     }
     async fn finish(&self, ticket: Ticket, finish: Finish) -> Result<Finished, StoreError> {
         self.check_size(finish.outcome.as_ref())?;
-        self.play(Call::Finish, self.store.finish(ticket, finish)).await
+        self.play(StoreCall::Finish, self.store.finish(ticket, finish)).await
     }
     async fn get(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.play(Call::Get, self.store.get(id)).await
+        self.play(StoreCall::Get, self.store.get(id)).await
     }
     async fn list(&self, filter: Filter) -> Result<Page, StoreError> {
-        self.play(Call::List, self.store.list(filter)).await
+        self.play(StoreCall::List, self.store.list(filter)).await
     }
     async fn decide(&self, id: IntentId, decide: Decide) -> Result<Decided, StoreError> {
         self.check_size(decide.outcome.as_ref())?;
-        self.play(Call::Decide, self.store.decide(id, decide)).await
+        self.play(StoreCall::Decide, self.store.decide(id, decide)).await
     }
     async fn sweep(&self, limit: usize) -> Result<usize, StoreError> {
-        self.play(Call::Sweep, self.store.sweep(limit)).await
+        self.play(StoreCall::Sweep, self.store.sweep(limit)).await
     }
     async fn claim_verified(&self, claim: Claim) -> Result<Claimed, StoreError> {
-        self.play(Call::Claim, self.store.claim_verified(claim)).await
+        self.play(StoreCall::Claim, self.store.claim_verified(claim)).await
     }
     async fn look(&self, id: IntentId) -> Result<Option<Record>, StoreError> {
-        self.play(Call::Get, self.store.look(id)).await
+        self.play(StoreCall::Get, self.store.look(id)).await
     }
     async fn lineage(&self) -> Result<Option<Lineage>, StoreError> {
-        self.play(Call::Get, self.store.lineage()).await
+        self.play(StoreCall::Get, self.store.lineage()).await
     }
     fn protection(&self) -> Protection {
         self.store.protection()

@@ -18,7 +18,7 @@ use super::{
 use crate::intent::identity::{Epoch, FirstBytes, IntentId};
 use crate::intent::outcome::{Body, Outcome};
 use crate::intent::policy::StoreTime;
-use crate::intent::state::{Answer, Change, Decider, Event, step};
+use crate::intent::state::{Change, Decider, StepAnswer, StepEvent, step};
 
 const SHARDS: usize = 64;
 
@@ -150,10 +150,10 @@ impl MemoryStore {
         };
         let existing = || Existing { record: Arc::clone(record), now, other_recipe: step.other_recipe };
         Ok(match step.answer {
-            Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
-            Answer::InFlight => Claimed::InFlight(existing()),
-            Answer::Replay => Claimed::Replay(existing()),
-            Answer::Unknown => Claimed::Uncertain(existing()),
+            StepAnswer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+            StepAnswer::InFlight => Claimed::InFlight(existing()),
+            StepAnswer::Replay => Claimed::Replay(existing()),
+            StepAnswer::Unknown => Claimed::Uncertain(existing()),
             _ => Claimed::Mismatch,
         })
     }
@@ -161,7 +161,7 @@ impl MemoryStore {
     fn renew_now(&self, ticket: &Ticket, lease_ms: u64) -> Renewed {
         let mut shard = self.shard(&ticket.id);
         let Some(record) = shard.get_mut(&ticket.id) else { return Renewed::Stale };
-        let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
+        let event = StepEvent::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
         match (self.inner.step)(Some(&record.head), &event, self.clock()).change {
             Change::Put(head) => {
                 Arc::make_mut(record).head = head;
@@ -191,8 +191,8 @@ impl MemoryStore {
         let now = self.clock();
         let Some(record) = shard.get_mut(id) else { return Ok(Decided::Stale) };
         Ok(match on_decide(self.inner.step, Arc::make_mut(record), decide, self.fresh(), now).answer {
-            Answer::Done => Decided::Recorded,
-            Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
+            StepAnswer::Done => Decided::Recorded,
+            StepAnswer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
             _ => Decided::Stale,
         })
     }
@@ -225,7 +225,7 @@ impl MemoryStore {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let now = self.clock();
             shard.retain(|_, record| {
-                let step = |head| (self.inner.step)(Some(head), &Event::Sweep, now);
+                let step = |head| (self.inner.step)(Some(head), &StepEvent::Sweep, now);
                 let expired = swept < limit && step(&record.head).change == Change::Remove;
                 swept += usize::from(expired);
                 !expired

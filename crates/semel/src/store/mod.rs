@@ -24,7 +24,7 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
-use crate::intent::state::{Answer, Ruling, State};
+use crate::intent::state::{Ruling, State, StepAnswer};
 use crate::store::protect::Protection;
 
 mod any;
@@ -182,11 +182,11 @@ pub enum Finished {
 
 impl Finished {
     /// The answer to an owner that brings `verdict`; `before` is the state its record was in.
-    pub(crate) fn new(answer: Answer, verdict: Verdict, before: State) -> Self {
+    pub(crate) fn new(answer: StepAnswer, verdict: Verdict, before: State) -> Self {
         match answer {
-            Answer::Done => Self::Recorded,
-            Answer::Already if before == State::from(verdict) => Self::Already,
-            Answer::Already => Self::Other(before),
+            StepAnswer::Done => Self::Recorded,
+            StepAnswer::Already if before == State::from(verdict) => Self::Already,
+            StepAnswer::Already => Self::Other(before),
             _ => Self::Stale,
         }
     }

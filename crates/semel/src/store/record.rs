@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::intent::identity::Intent;
 use crate::intent::outcome::Outcome;
 use crate::intent::policy::StoreTime;
-use crate::intent::state::{Change, Decider, Event, Head, Ruling, State, Step};
+use crate::intent::state::{Change, Decider, Head, Ruling, State, Step, StepEvent};
 
 use super::{Claim, Decide, Existing, Finish, Ticket};
 use crate::intent::identity::Epoch;
@@ -107,7 +107,7 @@ pub(super) fn on_claim(
     fresh: Epoch,
     now: StoreTime,
 ) -> (Step, Option<Record>) {
-    let event = Event::Claim {
+    let event = StepEvent::Claim {
         fingerprint: claim.fingerprint,
         owner: claim.owner,
         effect: claim.effect,
@@ -138,7 +138,7 @@ pub(super) fn on_finish(
     finish: Finish,
     now: StoreTime,
 ) -> Step {
-    let event = Event::Finish {
+    let event = StepEvent::Finish {
         owner: ticket.owner,
         epoch: ticket.epoch,
         verdict: finish.verdict,
@@ -162,7 +162,7 @@ pub(super) fn on_decide(
     now: StoreTime,
 ) -> Step {
     let event =
-        Event::Decide { seen: decide.seen, ruling: decide.ruling, retention: decide.retention, fresh };
+        StepEvent::Decide { seen: decide.seen, ruling: decide.ruling, retention: decide.retention, fresh };
     let step = step(Some(&record.head), &event, now);
     if let Change::Put(head) = step.change {
         record.head = head;

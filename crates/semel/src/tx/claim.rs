@@ -13,7 +13,7 @@ use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Owner};
 use crate::intent::outcome::{Outcome, Verdict};
 use crate::intent::policy::{Effect, Retention, StoreTime};
-use crate::intent::state::{Answer, Event, Head, State, step};
+use crate::intent::state::{Head, State, StepAnswer, StepEvent, step};
 use crate::store::encoding;
 
 /// The pauses between two looks: short ones at first, because most transactions are.
@@ -165,7 +165,7 @@ async fn named_turn(port: &Port, id: IntentId, begun: Instant, deadline: Instant
 
 /// `None` is: wait.
 fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
-    let event = Event::Claim {
+    let event = StepEvent::Claim {
         fingerprint: ask.fingerprint,
         owner: ask.owner,
         effect: ask.effect,
@@ -174,8 +174,8 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
         fresh: Epoch(0),
     };
     match step(looked.head.as_ref(), &event, looked.now).answer {
-        Answer::Mismatch => Err(TxError::Mismatch),
-        Answer::Replay => {
+        StepAnswer::Mismatch => Err(TxError::Mismatch),
+        StepAnswer::Replay => {
             let failed = looked.head.is_some_and(|head| head.state == State::FailedFinal);
             let verdict = if failed { Verdict::FailedFinal } else { Verdict::Completed };
             let outcome = match looked.outcome {
@@ -185,17 +185,17 @@ fn decide(ask: &Ask, looked: Looked) -> Result<Option<Claimed>, TxError> {
             };
             Ok(Some(Claimed::Replay(verdict, outcome)))
         }
-        Answer::Run if looked.locked && !looked.writable => {
+        StepAnswer::Run if looked.locked && !looked.writable => {
             let message = "the transaction is read-only, so the intent cannot be remembered in it; begin one \
                            that may write";
             Err(DriverError::new(DriverErrorKind::ReadOnly, message).into())
         }
-        Answer::Run if looked.locked => {
+        StepAnswer::Run if looked.locked => {
             let carry = looked.head.is_some_and(|head| head.state_at(looked.now).is_some());
             let (epoch, owner) = looked.head.map(|head| (head.epoch, head.owner)).unzip();
             Ok(Some(Claimed::Run(Seen { epoch, owner, carry })))
         }
-        Answer::Run | Answer::InFlight => Ok(None),
+        StepAnswer::Run | StepAnswer::InFlight => Ok(None),
         _ => Err(TxError::Uncertain { id: ask.intent.id() }),
     }
 }

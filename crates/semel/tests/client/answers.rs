@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use semel::Key;
 use semel::http::Code;
 use semel::http::client::decide::Why;
-use semel::http::client::{ClientError, FirstSent, Seen};
+use semel::http::client::{ClientError, FirstSent, ResponseClass};
 
 use crate::script::*;
 
@@ -80,7 +80,7 @@ async fn giving_up_says_what_is_known() {
     let (_kept, gone) = nobody_listens();
     let error = client(policy()).send(payment(format!("http://{gone}/"), "order-1")).await.unwrap_err();
     let ClientError::NotSent(gave_up) = error else { panic!("{error}") };
-    assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == Seen::NotSent));
+    assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == ResponseClass::NotSent));
     assert_eq!((gave_up.why, gave_up.attempts.count()), (Why::Attempts, 5));
 
     let script = Script::start([Step::ReadAndClose]).await;

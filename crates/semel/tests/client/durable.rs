@@ -8,7 +8,9 @@ use std::time::Duration;
 use http::HeaderName;
 use hyper::body::Incoming;
 use semel::Key;
-use semel::http::client::durable::{DurableBuilder, DurableClient, DurableError, End, FromJournal, State};
+use semel::http::client::durable::{
+    DurableBuilder, DurableClient, DurableError, End, FromJournal, JournalState,
+};
 use semel::http::client::{ClientError, RetryPolicy};
 use testkit::proxy::{Fault, Proxy};
 
@@ -75,7 +77,7 @@ async fn a_send_dropped_half_way_is_resumed_with_the_same_key() {
 
     let second = durable(policy(), &clock).open(&place.path).await.unwrap();
     let unfinished = second.unfinished(10).await.unwrap();
-    assert_eq!((unfinished.len(), unfinished[0].state, unfinished[0].claimed), (1, State::Open, true));
+    assert_eq!((unfinished.len(), unfinished[0].state, unfinished[0].claimed), (1, JournalState::Open, true));
     // Whoever had it may be alive: not before the lease has run out.
     assert!(resumed(&second).await.is_empty());
     let elsewhere = second.send(payment(script.uri(), "order-1")).await.unwrap_err();
@@ -118,7 +120,10 @@ async fn what_has_no_answer_yet_stays_and_what_cannot_get_one_is_held() {
 
     let unfinished = client.unfinished(10).await.unwrap();
     let states: Vec<_> = unfinished.iter().map(|intent| (intent.key.as_str(), intent.state)).collect();
-    assert_eq!(states, [("order-1", State::Open), ("order-2", State::Held), ("order-3", State::Held)]);
+    assert_eq!(
+        states,
+        [("order-1", JournalState::Open), ("order-2", JournalState::Held), ("order-3", JournalState::Held)]
+    );
     assert!(unfinished.iter().all(|intent| intent.attempts == 1 && intent.why.is_some()));
 
     let bad_token = resumed(&client).await;
@@ -146,7 +151,7 @@ async fn nothing_is_resumed_beyond_the_retention_of_the_server() {
     clock.advance(Duration::from_secs(60));
     assert_eq!(resumed(&client).await, ["order-1 Expired"]);
     assert!(resumed(&client).await.is_empty());
-    assert_eq!(client.unfinished(10).await.unwrap()[0].state, State::Expired);
+    assert_eq!(client.unfinished(10).await.unwrap()[0].state, JournalState::Expired);
     // Neither by hand, nor after the clock was set back, nor with a longer retention.
     clock.advance(Duration::ZERO);
     let back = Clock::new();

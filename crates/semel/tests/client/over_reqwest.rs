@@ -1,6 +1,6 @@
 //! The same over reqwest.
 
-use semel::http::client::{ClientError, IdempotentClient, Seen};
+use semel::http::client::{ClientError, IdempotentClient, ResponseClass};
 
 use crate::script::*;
 
@@ -19,7 +19,7 @@ async fn retries_and_what_is_known_are_the_same_over_reqwest() {
     let (_kept, gone) = nobody_listens();
     let error = client.send(payment(format!("http://{gone}/"), "order-1")).await.unwrap_err();
     let ClientError::NotSent(gave_up) = error else { panic!("{error}") };
-    assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == Seen::NotSent));
+    assert!(gave_up.attempts.iter().all(|attempt| attempt.seen == ResponseClass::NotSent));
 
     let script = Script::start([Step::ReadAndClose]).await;
     let error = client.send(payment(script.uri(), "order-1")).await.unwrap_err();

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use semel::Key;
-use semel::http::EdgeBody;
+use semel::http::BufferedBody;
 use semel::http::client::{Attempts, IdempotentClient, RetryPolicy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -180,7 +180,7 @@ pub fn payment(uri: String, key: &str) -> Request<String> {
         .unwrap()
 }
 
-pub async fn text<R>(response: http::Response<EdgeBody<R>>) -> String
+pub async fn text<R>(response: http::Response<BufferedBody<R>>) -> String
 where
     R: http_body::Body<Data = Bytes>,
     R::Error: std::fmt::Debug,

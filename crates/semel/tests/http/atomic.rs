@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::routing::post;
 use http::Request;
 use semel::http::ClaimHandle;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::memory::MemoryStore;
 use semel::store::{Claim, Claimed, Finish, Store};
 use semel::{Effect, KeyFormat, Outcome, Owner, Retention, StoreDown, Verdict};
@@ -68,7 +68,10 @@ async fn a_store_that_cannot_be_read_follows_the_policy() {
     for (policy, code) in [(StoreDown::Closed, 503), (StoreDown::Open, 201)] {
         let (store, effects) = (Clock::new().store(), Effects::default());
         let faulty =
-            Faulty::new(store.clone(), |asked| if asked == Call::Get { Fault::Refused } else { Fault::None });
+            Faulty::new(
+                store.clone(),
+                |asked| if asked == StoreCall::Get { Fault::Refused } else { Fault::None },
+            );
         let rule = payments().effect(Effect::Atomic).store_down(policy);
         let app = service(store, &effects, layer(faulty, rule));
         assert_eq!(call(&app, payment("k", "{}")).await.status, code);

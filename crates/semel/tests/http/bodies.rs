@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
 use semel::http::{IdempotencyLayer, Rule};
 use semel::store::Store;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::memory::MemoryStore;
 use semel::{Effect, Guard, State};
 use tokio::sync::{Notify, mpsc};
@@ -97,7 +97,7 @@ async fn bodies_that_are_held_at_once_have_a_bound_together() {
     let layer = IdempotencyLayer::builder(guard.clone())
         .scope_header("x-tenant-id".parse().unwrap())
         .rule(bounded())
-        .otherwise(Rule::otherwise().body_bytes_max(1_000))
+        .default_rule(Rule::default_rule().body_bytes_max(1_000))
         .buffered_bytes_max(1_500)
         .build()
         .unwrap();
@@ -203,7 +203,7 @@ async fn the_record_of_a_stream_is_there_before_its_first_byte_even_if_the_store
     let finishing = Arc::new(Notify::new());
     let finishes = Arc::clone(&finishing);
     let faulty = Faulty::new(store.clone(), move |asked| {
-        if asked != Call::Finish {
+        if asked != StoreCall::Finish {
             return Fault::None;
         }
         finishes.notify_one();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
-use semel::guard::{Ended, Found};
+use semel::guard::{Found, WorkResult};
 use semel::http::{BuildError, Builder, IdempotencyLayer, KeyRule, Rule};
 use semel::store::memory::MemoryStore;
 use semel::{Effect, Guard, KeyFormat};
@@ -47,7 +47,7 @@ fn rules_that_cannot_hold_are_refused() {
     assert!(matches!(refused(tenant().rule(rule().name("schlüssel"))), BuildError::Operation(_)));
     assert!(matches!(refused(tenant().rule(rule().lease(Duration::ZERO))), BuildError::Policy { .. }));
     assert!(matches!(
-        refused(tenant().otherwise(Rule::otherwise().lease(Duration::ZERO))),
+        refused(tenant().default_rule(Rule::default_rule().lease(Duration::ZERO))),
         BuildError::Policy { .. }
     ));
     assert!(matches!(refused(tenant().rule(rule().replay_header(SET_COOKIE))), BuildError::ReplayHeader(_)));
@@ -55,9 +55,9 @@ fn rules_that_cannot_hold_are_refused() {
         refused(tenant().rule(rule().response_bytes_max(4 << 20))),
         BuildError::ResponseBytesMax { .. }
     ));
-    assert!(matches!(refused(tenant().rule(rule().accept())), BuildError::NoStatus { .. }));
+    assert!(matches!(refused(tenant().rule(rule().respond_accepted())), BuildError::NoStatus { .. }));
     for bad in ["intents", "/intents/", "/in tents"] {
-        assert!(matches!(refused(tenant().status_at(bad)), BuildError::StatusAt(_)), "{bad}");
+        assert!(matches!(refused(tenant().status_path(bad)), BuildError::StatusAt(_)), "{bad}");
     }
     for bad in [vec!["short"], vec!["a secret of this service"; 9]] {
         let builder = tenant().status_secrets(bad);
@@ -65,7 +65,13 @@ fn rules_that_cannot_hold_are_refused() {
     }
     let too_small = tenant().rule(rule().body_bytes_max(2 << 20)).buffered_bytes_max(1 << 20);
     assert!(matches!(refused(too_small), BuildError::BufferedBytesMax { .. }));
-    assert!(tenant().rule(rule().accept().key(KeyRule::Optional)).status_at("/intents").build().is_ok());
+    assert!(
+        tenant()
+            .rule(rule().respond_accepted().key(KeyRule::Optional))
+            .status_path("/intents")
+            .build()
+            .is_ok()
+    );
 }
 
 /// What the layer cannot do where the handler claims for itself is refused, not passed over.
@@ -76,13 +82,13 @@ fn settings_that_do_nothing_for_an_atomic_operation_are_refused() {
     let lookup = |_| async { Found::Unknown };
     for (setting, rule) in [
         ("respond_async_after", atomic().respond_async_after(second)),
-        ("accept", atomic().accept()),
+        ("respond_accepted", atomic().respond_accepted()),
         ("lookup", atomic().lookup(lookup, second)),
-        ("failures", atomic().failures(|_| Ended::Hold)),
+        ("failures", atomic().failures(|_| WorkResult::Hold)),
     ] {
         for builder in [
-            builder().single_tenant().status_at("/intents").rule(rule.clone()),
-            builder().single_tenant().status_at("/intents").otherwise(rule),
+            builder().single_tenant().status_path("/intents").rule(rule.clone()),
+            builder().single_tenant().status_path("/intents").default_rule(rule),
         ] {
             let error = builder.build().expect_err(setting).to_string();
             assert!(error.contains(&format!("`{setting}`")) && error.contains("Effect::Atomic"), "{error}");

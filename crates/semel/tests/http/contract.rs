@@ -8,7 +8,7 @@ use axum::response::IntoResponse;
 use http::StatusCode;
 use semel::http::{Profile, Rule};
 use semel::store::Store;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::{KeyFormat, StoreDown};
 use tokio::sync::Notify;
 
@@ -161,7 +161,7 @@ async fn the_effect_is_done_and_could_not_be_stored() {
         let failing = Arc::new(AtomicBool::new(true));
         let script = Arc::clone(&failing);
         let faulty = Faulty::new(store.clone(), move |asked| match asked {
-            Call::Finish if script.load(Ordering::SeqCst) => Fault::RequestLost,
+            StoreCall::Finish if script.load(Ordering::SeqCst) => Fault::RequestLost,
             _ => Fault::None,
         });
         let app = app(built(faulty, payments(), profile), &effects, charged);

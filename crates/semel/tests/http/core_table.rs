@@ -9,7 +9,7 @@ use axum::Router;
 use axum::response::IntoResponse;
 use axum::routing::post;
 use semel::http::IdempotencyLayer;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::{Claim, Claimed, Finish, Finished, Store};
 use semel::{Effect, Found, Guard, Outcome, Owner, Retention, State, StoreDown, Verdict};
 use tokio::sync::Notify;
@@ -122,7 +122,7 @@ pub(crate) async fn a_store_outage_during_the_claim_follows_the_policy(kind: Kin
         for fault in [Fault::Refused, Fault::RequestLost, Fault::Hangs] {
             let (store, effects) = (Clock::new().on(kind).await, Effects::default());
             let faulty =
-                Faulty::new(store, move |asked| if asked == Call::Claim { fault } else { Fault::None });
+                Faulty::new(store, move |asked| if asked == StoreCall::Claim { fault } else { Fault::None });
             let mut limits = semel::guard::Limits::default();
             limits.store_timeout = Duration::from_millis(20);
             let (metrics, runtime) = (semel::observe::Metrics::new(), semel::guard::CurrentRuntime);
@@ -143,7 +143,7 @@ pub(crate) async fn a_claim_whose_answer_was_lost_runs_once(kind: Kind) {
     let (store, effects) = (Clock::new().on(kind).await, Effects::default());
     let lost = Arc::new(AtomicBool::new(false));
     let faulty = Faulty::new(store, move |asked| match asked {
-        Call::Claim if !lost.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
+        StoreCall::Claim if !lost.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
         _ => Fault::None,
     });
     let wire = Wire::to(app(layer(faulty, payments()), &effects, charged)).await;
@@ -179,7 +179,10 @@ pub(crate) async fn a_worker_whose_marker_expired_cannot_overwrite_and_gives_the
     };
     // The stalled worker's renewals never arrive.
     let stalled =
-        Faulty::new(store.clone(), |asked| if asked == Call::Renew { Fault::Hangs } else { Fault::None });
+        Faulty::new(
+            store.clone(),
+            |asked| if asked == StoreCall::Renew { Fault::Hangs } else { Fault::None },
+        );
     let service = Router::new().route("/payments", post(handler));
     let rule = || payments().effect(Effect::Keyed).lease(kind.span_ms(30_000));
     let first = Wire::to(service.clone().layer(layer(stalled, rule()))).await;

@@ -7,8 +7,8 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::post;
 use http::{Request, Response};
-use semel::guard::Ended;
-use semel::http::{ClaimHandle, EdgeBody, On5xx};
+use semel::guard::WorkResult;
+use semel::http::{BufferedBody, ClaimHandle, On5xx};
 use semel::{Effect, Preset, State};
 use tower::{Service, ServiceExt};
 
@@ -55,7 +55,7 @@ async fn a_5xx_is_what_the_operation_says() {
         (payments().on_5xx(On5xx::Replay), State::FailedFinal),
         (payments().preset(Preset::Payment), State::Uncertain),
         (payments().preset(Preset::Order), State::FailedRetryable),
-        (payments().failures(|_| Ended::Completed), State::Completed),
+        (payments().failures(|_| WorkResult::Completed), State::Completed),
         (payments().on_5xx(On5xx::Hold).effect(Effect::Keyed), State::Uncertain),
     ] {
         let (store, effects) = (Clock::new().store(), Effects::default());
@@ -201,14 +201,14 @@ async fn the_refusal_of_another_semel_further_in_is_not_remembered() {
 async fn an_error_of_the_service_passes_and_its_fate_is_unknown() {
     #[derive(Clone)]
     struct Breaks;
-    impl Service<Request<EdgeBody<Body>>> for Breaks {
+    impl Service<Request<BufferedBody<Body>>> for Breaks {
         type Response = Response<Body>;
         type Error = &'static str;
         type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, &'static str>> + Send>>;
         fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
             Poll::Ready(Ok(()))
         }
-        fn call(&mut self, request: Request<EdgeBody<Body>>) -> Self::Future {
+        fn call(&mut self, request: Request<BufferedBody<Body>>) -> Self::Future {
             let claim = request.extensions().get::<ClaimHandle>().cloned().unwrap();
             Box::pin(async move {
                 if claim.intent().key().as_str() == "refused" {

@@ -91,8 +91,8 @@ async fn without_rules_what_changes_things_is_guarded_when_a_key_is_sent() {
 #[tokio::test]
 async fn a_key_can_be_required_of_all_posts() {
     let effects = Effects::default();
-    let required = Rule::otherwise().key(KeyRule::Required);
-    let app = anything(builder(Clock::new().store()).otherwise(required).build().unwrap(), &effects);
+    let required = Rule::default_rule().key(KeyRule::Required);
+    let app = anything(builder(Clock::new().store()).default_rule(required).build().unwrap(), &effects);
     for (method, refused) in
         [(Method::POST, true), (Method::PATCH, true), (Method::PUT, false), (Method::DELETE, false)]
     {

@@ -35,7 +35,7 @@ fn service_with(builder: Builder<MemoryStore>, answer: fn(u32) -> axum::response
         goes.notified().await;
         answer(happened.happen())
     };
-    let layer = builder.status_at("/v1/intents").build().unwrap();
+    let layer = builder.status_path("/v1/intents").build().unwrap();
     let app = Router::new()
         .route("/payments", post(handler))
         .layer(layer.clone())
@@ -65,7 +65,7 @@ async fn ask(app: &Router, tenant: &str, place: &str) -> Got {
 
 #[tokio::test]
 async fn a_duplicate_in_flight_is_accepted_and_told_where_to_ask() {
-    let service = service(Clock::new().store(), payments().accept(), charged);
+    let service = service(Clock::new().store(), payments().respond_accepted(), charged);
     let first = tokio::spawn({
         let app = service.app.clone();
         async move { call(&app, payment("k", "{}")).await }
@@ -142,7 +142,7 @@ async fn quick_work_is_answered_at_once_also_where_202_is_allowed() {
 
 #[tokio::test]
 async fn an_intent_is_shown_to_its_own_scope_only() {
-    let service = service(Clock::new().store(), payments().accept(), charged);
+    let service = service(Clock::new().store(), payments().respond_accepted(), charged);
     let place = service.place().await;
     assert_eq!(ask(&service.app, "acme", &place).await.status, 201);
     let nothing = format!("/v1/intents/{}", crate::world::intent("other").id());
@@ -165,7 +165,7 @@ async fn what_went_wrong_is_told_as_a_problem() {
         ((|_| status(502)) as fn(u32) -> _, "IDEMPOTENCY_OUTCOME_UNCERTAIN", "false"),
         ((|_| status(500)) as fn(u32) -> _, "IDEMPOTENCY_ATTEMPT_FAILED", "true"),
     ] {
-        let service = service(Clock::new().store(), payments().accept(), answer);
+        let service = service(Clock::new().store(), payments().respond_accepted(), answer);
         let place = service.place().await;
         let got = ask(&service.app, "acme", &place).await;
         assert_eq!((got.status, got.code().as_str(), got.header("x-should-retry")), (409, code, retry));
@@ -176,7 +176,7 @@ async fn what_went_wrong_is_told_as_a_problem() {
 async fn nobody_is_told_to_wait_for_work_that_nobody_does() {
     let clock = Clock::new();
     let store = clock.store();
-    let service = service(store.clone(), payments().effect(Effect::Keyed).accept(), charged);
+    let service = service(store.clone(), payments().effect(Effect::Keyed).respond_accepted(), charged);
     let (app, effects) = (service.app.clone(), service.effects.clone());
     let first = tokio::spawn(async move { call(&app, payment("k", "{}")).await });
     service.started.notified().await;
@@ -199,7 +199,7 @@ async fn an_intent_is_shown_to_those_who_were_told_its_address_only() {
     let instance = |rule: Rule, secrets: &[&str]| {
         service_with(builder(store.clone()).rule(rule).status_secrets(secrets), charged)
     };
-    let first = instance(payments().accept(), &[SECRET]);
+    let first = instance(payments().respond_accepted(), &[SECRET]);
     let place = first.place().await;
     let id = crate::world::intent("k").id().to_string();
     let made_up = [format!("/v1/intents/{id}"), format!("/v1/intents/{id}.{}", "0".repeat(32))];
@@ -208,10 +208,10 @@ async fn an_intent_is_shown_to_those_who_were_told_its_address_only() {
         assert_eq!((got.status, got.code().as_str()), (404, "IDEMPOTENCY_INTENT_NOT_FOUND"), "{place}");
     }
     for (secrets, rule, status) in [
-        (&[SECRET][..], payments().accept(), 201),
-        (&[NEXT, SECRET], payments().accept(), 201),
-        (&[NEXT], payments().accept(), 404),
-        (&[], payments().accept(), 404),
+        (&[SECRET][..], payments().respond_accepted(), 201),
+        (&[NEXT, SECRET], payments().respond_accepted(), 201),
+        (&[NEXT], payments().respond_accepted(), 404),
+        (&[], payments().respond_accepted(), 404),
         // An operation that does not answer with 202 has no status.
         (&[SECRET], payments(), 404),
     ] {

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use semel::http::EdgeBody;
+use semel::http::BufferedBody;
 use tokio::net::TcpListener;
 use tower::{Layer, service_fn};
 
@@ -18,7 +18,7 @@ use crate::world::{Clock, Effects, client, layer, payments, send};
 async fn a_service_over_hypers_own_bodies_is_guarded_all_the_same() {
     let effects = Effects::default();
     let happened = effects.clone();
-    let echo = service_fn(move |request: Request<EdgeBody<Incoming>>| {
+    let echo = service_fn(move |request: Request<BufferedBody<Incoming>>| {
         let n = happened.happen();
         async move {
             let body = request.into_body().collect().await.unwrap().to_bytes();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel::inbox::consumer::{
-    Consumer, ConsumerMetrics, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, Message,
+    Consumer, ConsumerMetrics, ConsumerOptions, DeadLetter, DeadLetters, Handler, HandlerError, Message,
 };
 use semel::inbox::{Inbox, schema};
 use semel::source::memory::MemoryQueue;
@@ -18,17 +18,17 @@ use semel::tx::driver::Dialect;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What goes wrong with a message, by its payload.
-type Trouble = dyn Fn(&str) -> Option<Failed> + Send + Sync;
+type FailureOf = dyn Fn(&str) -> Option<HandlerError> + Send + Sync;
 
 #[derive(Clone)]
 pub struct Effects {
     db: Arc<Mutex<Connection>>,
-    trouble: Arc<Trouble>,
+    trouble: Arc<FailureOf>,
     calls: Arc<AtomicUsize>,
 }
 
 impl Effects {
-    pub fn new(trouble: impl Fn(&str) -> Option<Failed> + Send + Sync + 'static) -> Self {
+    pub fn new(trouble: impl Fn(&str) -> Option<HandlerError> + Send + Sync + 'static) -> Self {
         let db = Connection::open_in_memory().unwrap();
         db.execute_batch(schema(Dialect::Sqlite)).unwrap();
         db.execute_batch("CREATE TABLE effect (n INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT)").unwrap();
@@ -48,7 +48,7 @@ fn text(message: &Message) -> String {
 }
 
 impl Handler for Effects {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         for message in messages {
             match text(message).as_str() {
@@ -67,7 +67,7 @@ impl Handler for Effects {
             }
         }
         marked.end_now(&tx)?;
-        tx.commit().map_err(Failed::later)
+        tx.commit().map_err(HandlerError::transient)
     }
 }
 
@@ -75,7 +75,7 @@ impl Handler for Effects {
 struct Graves(Arc<Mutex<Vec<(String, String)>>>);
 
 impl DeadLetters for Graves {
-    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         assert_eq!(consumer, "mail");
         let text = String::from_utf8(message.delivery.payload.to_vec()).unwrap();
         self.0.lock().unwrap().push((text, message.error.to_owned()));
@@ -133,8 +133,8 @@ async fn every_message_is_handled_once_in_the_order_of_its_key() {
 async fn one_that_fails_is_found_tried_again_and_buried_and_the_others_go_on() {
     let queue = MemoryQueue::new("payments");
     let effects = Effects::new(|text| match text {
-        "b2" => Some(Failed::new("never")),
-        "c1" => Some(Failed::poison("nonsense")),
+        "b2" => Some(HandlerError::retry("never")),
+        "c1" => Some(HandlerError::permanent("nonsense")),
         _ => None,
     });
     for text in ["a1", "b1", "c1", "b2", "a2", "b3", "c2"] {
@@ -159,7 +159,7 @@ async fn without_a_place_for_dead_letters_the_key_waits_and_nothing_is_lost() {
     let well = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&well);
     let effects = Effects::new(move |text| {
-        (text == "b1" && !seen.load(Ordering::Relaxed)).then(|| Failed::poison("not yet"))
+        (text == "b1" && !seen.load(Ordering::Relaxed)).then(|| HandlerError::permanent("not yet"))
     });
     for text in ["b1", "b2", "a1"] {
         push(&queue, &text[..1], text);
@@ -183,7 +183,7 @@ async fn when_everything_fails_no_message_is_to_blame() {
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&calls);
     let effects = Effects::new(move |_| {
-        (seen.fetch_add(1, Ordering::Relaxed) < 2_000).then(|| Failed::new("the disk is full"))
+        (seen.fetch_add(1, Ordering::Relaxed) < 2_000).then(|| HandlerError::retry("the disk is full"))
     });
     for n in 0..20 {
         push(&queue, &n.to_string(), &n.to_string());
@@ -261,8 +261,8 @@ impl<S: Source> Source for Deaf<S> {
         self.0.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -303,7 +303,7 @@ async fn rests() -> bool {
     let calls = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&calls);
     let effects = Effects::new(move |_| {
-        (seen.fetch_add(1, Ordering::Relaxed) < 2).then(|| Failed::later("the database is away"))
+        (seen.fetch_add(1, Ordering::Relaxed) < 2).then(|| HandlerError::transient("the database is away"))
     });
     push(&queue, "a", "a1");
     // It rests for longer than the lease, and nobody else gets it meanwhile.
@@ -370,8 +370,8 @@ impl<S: Source> Source for Forgetful<S> {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -392,7 +392,7 @@ struct Slow {
 }
 
 impl Handler for Slow {
-    async fn handle(&self, _: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, _: &[Message]) -> Result<(), HandlerError> {
         let now = self.under_way.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         if self.calls.fetch_add(1, Ordering::SeqCst) == 0 {
@@ -432,7 +432,7 @@ async fn a_stop_does_not_wait_for_a_handler_that_hangs() {
 #[tokio::test]
 async fn a_stopped_consumer_gives_back_what_it_holds() {
     let queue = MemoryQueue::with_lease("payments", Duration::from_secs(3_600));
-    let effects = Effects::new(|_| Some(Failed::later("the database is away")));
+    let effects = Effects::new(|_| Some(HandlerError::transient("the database is away")));
     push(&queue, "a", "a1");
     let calls = Arc::clone(&effects.calls);
     let consumer = Consumer::new("mail", queue.source(), effects, options());
@@ -445,7 +445,7 @@ async fn a_stopped_consumer_gives_back_what_it_holds() {
 #[tokio::test]
 async fn what_became_of_messages_is_counted() {
     let queue = MemoryQueue::new("payments");
-    let effects = Effects::new(|text| (text == "b1").then(|| Failed::new("never")));
+    let effects = Effects::new(|text| (text == "b1").then(|| HandlerError::retry("never")));
     for text in ["a1", "b1", "a1", "c1", "a1"] {
         push(&queue, &text[..1], text);
     }
@@ -475,7 +475,7 @@ async fn consumers_that_die_at_any_moment_handle_every_message_once() {
     let queue = MemoryQueue::with_lease("payments", Duration::from_millis(30));
     let chance = Mutex::new(fastrand::Rng::with_seed(seed ^ 1));
     let effects = Effects::new(move |_| {
-        (chance.lock().unwrap().u8(..) < 8).then(|| Failed::later("a lock was not had"))
+        (chance.lock().unwrap().u8(..) < 8).then(|| HandlerError::transient("a lock was not had"))
     });
     for n in 0..400 {
         push(&queue, &(n % 20).to_string(), &format!("{} {n}", n % 20));
@@ -532,8 +532,8 @@ impl<S: Source> Source for AcksFirst<S> {
         self.0.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -547,7 +547,8 @@ impl<S: Source> Source for AcksFirst<S> {
 
 #[tokio::test]
 async fn the_table_catches_an_acknowledgement_before_the_effect() {
-    let (queue, effects) = (MemoryQueue::new("payments"), Effects::new(|_| Some(Failed::later("away"))));
+    let (queue, effects) =
+        (MemoryQueue::new("payments"), Effects::new(|_| Some(HandlerError::transient("away"))));
     push(&queue, "a", "a1");
     let calls = Arc::clone(&effects.calls);
     let consumer = Consumer::new("mail", AcksFirst(queue.source()), effects.clone(), options());

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::source::memory::{MemoryQueue, MemorySource};
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
 use tokio::sync::Notify;
@@ -55,7 +55,7 @@ impl Source for Told {
         self.0.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         Duration::from_millis(20)
     }
 
@@ -93,7 +93,7 @@ impl Drop for UnderWay {
 }
 
 impl Handler for Work {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         self.under_way.fetch_add(1, Ordering::SeqCst);
         let _under_way = UnderWay(Arc::clone(&self.under_way));
         for message in messages {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerMetrics, ConsumerOptions, DedupPruner, Failed};
+use semel::inbox::consumer::{Consumer, ConsumerMetrics, ConsumerOptions, DedupPruner, HandlerError};
 use semel::observe::names;
 use semel::source::memory::MemoryQueue;
 use semel::source::{Delivery, Receipt, Settle, Source, SourceError};
@@ -27,8 +27,8 @@ impl<S: Source> Source for Keeping<S> {
         self.0.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -49,7 +49,7 @@ impl<S: Source> Source for Keeping<S> {
 struct Windows(Arc<Mutex<Vec<Duration>>>);
 
 impl DedupPruner for Windows {
-    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, Failed> {
+    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, HandlerError> {
         assert_eq!(consumer, "mail");
         self.0.lock().unwrap().push(window);
         // The second bite of each round is the last.

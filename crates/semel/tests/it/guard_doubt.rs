@@ -9,7 +9,7 @@ use semel::guard::{Guarded, Limits, Spawn};
 use semel::intent::fingerprint::Recipe;
 use semel::intent::identity::IntentId;
 use semel::observe::Metrics;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::memory::MemoryStore;
 use semel::store::{
     Capabilities, Claim, Claimed, Decide, Decided, Existing, Filter, Finish, Finished, Page, Record, Renewed,
@@ -37,7 +37,7 @@ fn first_claim_unseen(
 ) -> Faulty<MemoryStore> {
     let claims = AtomicU32::new(0);
     Faulty::new(inner.clone(), move |call| match call {
-        Call::Claim => match claims.fetch_add(1, Ordering::SeqCst) {
+        StoreCall::Claim => match claims.fetch_add(1, Ordering::SeqCst) {
             0 => Fault::AnswerLost,
             nth => then(nth),
         },
@@ -93,7 +93,7 @@ async fn an_open_policy_does_not_run_what_it_has_seen_in_flight() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     let claims = AtomicU32::new(0);
     let faulty = Faulty::new(inner, move |call| match call {
-        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) > 0 => Fault::Refused,
+        StoreCall::Claim if claims.fetch_add(1, Ordering::SeqCst) > 0 => Fault::Refused,
         _ => Fault::None,
     });
     let there = Guard::new(faulty).operation("pay").unwrap().store_down(StoreDown::Open);
@@ -225,7 +225,8 @@ async fn opaque_work_that_lost_its_claim_is_dropped_where_a_lookup_may_say_not_a
 /// and the work is dropped then: the settle delay belongs to what it has sent.
 #[tokio::test(start_paused = true)]
 async fn a_claim_is_lost_when_its_lease_ends_also_while_a_renewal_hangs() {
-    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Hangs } else { Fault::None });
+    let faulty =
+        Faulty::new(store(), |call| if call == StoreCall::Renew { Fault::Hangs } else { Fault::None });
     let lookup = |_| async { Found::Unknown };
     let begun = tokio::time::Instant::now();
     let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
@@ -240,7 +241,8 @@ async fn a_claim_is_lost_when_its_lease_ends_also_while_a_renewal_hangs() {
 
 #[tokio::test(start_paused = true)]
 async fn keyed_work_that_lost_its_claim_goes_on() {
-    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Refused } else { Fault::None });
+    let faulty =
+        Faulty::new(store(), |call| if call == StoreCall::Renew { Fault::Refused } else { Fault::None });
     let lookup = |_| async { Found::NotApplied };
     let pay = Guard::new(faulty).operation("pay").unwrap().lookup(lookup, Duration::from_secs(10));
     let pay = pay.effect(Effect::Keyed).unwrap();
@@ -265,7 +267,7 @@ async fn a_keyed_failure_of_unknown_fate_is_not_told_as_not_applied() {
 async fn a_lease_counts_from_the_first_ask_for_the_claim() {
     let claims = AtomicU32::new(0);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
+        StoreCall::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
         _ => Fault::None,
     });
     // The answer is waited for for five of these seven seconds.
@@ -282,7 +284,7 @@ async fn a_lease_counts_from_the_first_ask_for_the_claim() {
 async fn a_claim_that_lapsed_before_its_answer_came_is_given_back_and_runs() {
     let claims = AtomicU32::new(0);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
+        StoreCall::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => Fault::AnswerHangs,
         _ => Fault::None,
     });
     // The answer is waited for for longer than this lease lasts.
@@ -295,7 +297,7 @@ async fn a_claim_that_lapsed_before_its_answer_came_is_given_back_and_runs() {
 async fn one_renewal_that_hangs_does_not_lose_the_lease() {
     let renewals = AtomicU32::new(0);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Renew if renewals.fetch_add(1, Ordering::SeqCst) == 0 => Fault::Hangs,
+        StoreCall::Renew if renewals.fetch_add(1, Ordering::SeqCst) == 0 => Fault::Hangs,
         _ => Fault::None,
     });
     let pay = Guard::new(faulty).operation("pay").unwrap().lease(Duration::from_secs(3)).unwrap();
@@ -429,7 +431,7 @@ async fn a_claim_answered_after_its_lease_does_not_run() {
     let operation = |first: Fault| {
         let claims = AtomicU32::new(0);
         let store = Faulty::new(inner.clone(), move |call| match call {
-            Call::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => first,
+            StoreCall::Claim if claims.fetch_add(1, Ordering::SeqCst) == 0 => first,
             _ => Fault::None,
         });
         let lookup = |_| async { Found::NotApplied };
@@ -528,7 +530,7 @@ async fn a_claim_whose_answer_was_slept_through_is_given_back_and_asked_for_anew
     let (machine, claims) = (Machine::default(), Arc::new(AtomicU32::new(0)));
     let (sleeps, asked) = (machine.clone(), Arc::clone(&claims));
     let faulty = Faulty::new(store(), move |call| {
-        if call == Call::Claim && asked.fetch_add(1, Ordering::SeqCst) == 0 {
+        if call == StoreCall::Claim && asked.fetch_add(1, Ordering::SeqCst) == 0 {
             sleeps.sleeps(AN_HOUR_MS);
         }
         Fault::None

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::{Filter, Store};
 use semel::{Effect, Failure, Found, Guard, GuardError, OnceError, Outcome, State, StoreDown};
 use tokio::sync::oneshot;
@@ -58,7 +58,7 @@ async fn a_caller_that_leaves_during_the_claim_leaves_no_claim_behind() {
     let hung = Arc::new(AtomicBool::new(false));
     let script = Arc::clone(&hung);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Claim if !script.swap(true, Ordering::SeqCst) => Fault::AnswerHangs,
+        StoreCall::Claim if !script.swap(true, Ordering::SeqCst) => Fault::AnswerHangs,
         _ => Fault::None,
     });
     let pay = Guard::new(faulty).operation("pay").unwrap();
@@ -117,7 +117,7 @@ async fn a_finish_that_fails_gives_the_true_answer_and_goes_on_being_tried() {
     let script = Arc::clone(&failing);
     let left = move || script.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Finish if left() => Fault::RequestLost,
+        StoreCall::Finish if left() => Fault::RequestLost,
         _ => Fault::None,
     });
     let pay = Guard::new(faulty).operation("pay").unwrap();
@@ -134,7 +134,7 @@ async fn a_finish_whose_answer_is_lost_is_recorded_once() {
     let lost = Arc::new(AtomicBool::new(false));
     let script = Arc::clone(&lost);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Finish if !script.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
+        StoreCall::Finish if !script.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
         _ => Fault::None,
     });
     let pay = Guard::new(faulty).operation("pay").unwrap();
@@ -148,7 +148,7 @@ async fn a_claim_whose_answer_is_lost_is_settled_by_asking_again() {
     let lost = Arc::new(AtomicBool::new(false));
     let script = Arc::clone(&lost);
     let faulty = Faulty::new(store(), move |call| match call {
-        Call::Claim if !script.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
+        StoreCall::Claim if !script.swap(true, Ordering::SeqCst) => Fault::AnswerLost,
         _ => Fault::None,
     });
     let pay = Guard::new(faulty).operation("pay").unwrap();
@@ -232,7 +232,7 @@ async fn a_stalled_keyed_owner_that_was_taken_over_gives_everybody_the_same_answ
     let store = store();
     // The first owner's renewals hang: like a process that stalls.
     let stalled =
-        Faulty::new(store.clone(), |call| if call == Call::Renew { Fault::Hangs } else { Fault::None });
+        Faulty::new(store.clone(), |call| if call == StoreCall::Renew { Fault::Hangs } else { Fault::None });
     let first = Guard::new(stalled).operation("pay").unwrap().effect(Effect::Keyed).unwrap();
     let second = Guard::new(store).operation("pay").unwrap().effect(Effect::Keyed).unwrap();
     let slow = tokio::spawn(async move {

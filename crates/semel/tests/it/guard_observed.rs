@@ -1,7 +1,7 @@
 //! What the guard tells operators: spans and logs under their names, and never a raw key.
 
 use semel::observe::names;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::{Failure, Guard};
 
 use crate::guard_world::{acme, key, store};
@@ -9,7 +9,8 @@ use crate::heard::Heard;
 
 /// A run, a replay, a mismatch and an end nobody knows, under keys that are secrets.
 async fn scenario() -> (semel::observe::Metrics, semel::Key) {
-    let faulty = Faulty::new(store(), |call| if call == Call::Renew { Fault::Refused } else { Fault::None });
+    let faulty =
+        Faulty::new(store(), |call| if call == StoreCall::Renew { Fault::Refused } else { Fault::None });
     let guard = Guard::new(faulty);
     let pay = guard.operation("pay").unwrap();
     let secret = key("very-secret-order");

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel::inbox::consumer::{
-    Consumer, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, HandlerErrorKind, Message,
+    Consumer, ConsumerOptions, DeadLetter, DeadLetters, Handler, HandlerError, HandlerErrorKind, Message,
 };
-use semel::inbox::store_dedup::{Call, Dedup};
+use semel::inbox::store_dedup::{Dedup, WorkAttempt};
 use semel::source::memory::{MemoryQueue, MemorySource};
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use semel::store::memory::MemoryStore;
@@ -66,7 +66,7 @@ enum Dies {
 }
 
 impl DeadLetters for World {
-    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         self.buried.lock().unwrap().push(message.error.to_owned());
         Ok(())
     }
@@ -110,7 +110,7 @@ impl World {
             let guard = Guard::new(world.store.open().await);
             let marks = Dedup::new(&guard, "mail").unwrap().lease(LEASE).unwrap();
             let (effects, reached) = (Arc::clone(&world.effects), Arc::clone(&point));
-            let work = move |call: Call| {
+            let work = move |call: WorkAttempt| {
                 let (effects, reached) = (Arc::clone(&effects), Arc::clone(&reached));
                 async move {
                     let die = async |here| {
@@ -250,7 +250,7 @@ fn what_is_done_is_not_done_again_in_any_mode() {
 }
 
 /// One message, handled directly.
-async fn handled(handler: &impl Handler, text: &'static str) -> Result<(), Failed> {
+async fn handled(handler: &impl Handler, text: &'static str) -> Result<(), HandlerError> {
     let queue = MemoryQueue::new("payments");
     queue.push(None, &[("semel-id", text)], text);
     let came = queue.source().receive(1, Duration::ZERO).await.unwrap().remove(0);
@@ -269,24 +269,24 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
     let calls = Arc::new(Mutex::new(Vec::new()));
     let counted = Arc::clone(&calls);
     let handler = marks
-        .state_machine(Effect::Opaque, move |call: Call| {
+        .state_machine(Effect::Opaque, move |call: WorkAttempt| {
             let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
             counted.lock().unwrap().push((text.clone(), call.attempt));
             async move {
                 match text.as_str() {
-                    "not sent" => Err(Failed::later("no route").not_applied()),
-                    _ => Err(Failed::later("no answer")),
+                    "not sent" => Err(HandlerError::transient("no route").not_applied()),
+                    _ => Err(HandlerError::transient("no answer")),
                 }
             }
         })
         .unwrap();
     for attempt in [Some(1), Some(2)] {
-        assert_eq!(handled(&handler, "not sent").await.unwrap_err().kind(), HandlerErrorKind::Later);
+        assert_eq!(handled(&handler, "not sent").await.unwrap_err().kind(), HandlerErrorKind::Transient);
         assert_eq!(calls.lock().unwrap().pop(), Some(("not sent".into(), attempt)));
     }
     for _ in 0..2 {
         let failed = handled(&handler, "sent").await.unwrap_err();
-        assert_eq!(failed.kind(), HandlerErrorKind::Poison);
+        assert_eq!(failed.kind(), HandlerErrorKind::Permanent);
     }
     assert_eq!(*calls.lock().unwrap(), [("sent".into(), Some(1))], "not run a second time");
     // A person has looked, and says that it did not happen: now it runs.
@@ -308,8 +308,8 @@ async fn a_failure_of_an_opaque_effect_is_in_doubt_unless_it_says_that_nothing_h
 #[tokio::test]
 async fn what_fails_after_its_mark_is_told_once_and_never_tried_again() {
     let (_, marks) = marks();
-    let handler = marks.claim_before(|_| async { Err(Failed::later("no route")) });
-    assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), HandlerErrorKind::Poison);
+    let handler = marks.claim_before(|_| async { Err(HandlerError::transient("no route")) });
+    assert_eq!(handled(&handler, "a").await.unwrap_err().kind(), HandlerErrorKind::Permanent);
     assert_eq!(handled(&handler, "a").await, Ok(()), "lost, as its name says");
 }
 
@@ -350,9 +350,9 @@ struct Away {
 }
 
 impl DeadLetters for Away {
-    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         if self.asked.fetch_add(1, Ordering::SeqCst) < self.times {
-            return Err(Failed::later("the database is away"));
+            return Err(HandlerError::transient("the database is away"));
         }
         self.buried.lock().unwrap().push(String::from_utf8(message.delivery.payload.to_vec()).unwrap());
         Ok(())
@@ -375,8 +375,8 @@ impl Source for Forgetful {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -420,7 +420,7 @@ async fn what_failed_after_its_mark_is_buried_however_long_the_dead_letters_are_
         let together = Arc::clone(&together);
         async move {
             together.wait().await;
-            Err(Failed::new("no route"))
+            Err(HandlerError::retry("no route"))
         }
     });
     let dead = Away { times: 4, ..Away::default() };
@@ -446,7 +446,7 @@ async fn what_fails_after_its_mark_while_the_consumer_stops_is_buried_all_the_sa
         async move {
             begins.notify_one();
             goes.notified().await;
-            Err(Failed::new("no route"))
+            Err(HandlerError::retry("no route"))
         }
     });
     // It is away once, too.
@@ -468,11 +468,11 @@ async fn what_failed_after_its_mark_holds_its_key_where_there_are_no_dead_letter
     let (queue, (_, marks)) = (queue_of(&["a1", "a2", "b1"], PATIENCE), marks());
     let done = Arc::new(Mutex::new(Vec::new()));
     let works = Arc::clone(&done);
-    let handler = marks.claim_before(move |call: Call| {
+    let handler = marks.claim_before(move |call: WorkAttempt| {
         let text = String::from_utf8(call.message.payload().to_vec()).unwrap();
         let fails = text == "a1";
         works.lock().unwrap().push(text);
-        async move { if fails { Err(Failed::new("no route")) } else { Ok(()) } }
+        async move { if fails { Err(HandlerError::retry("no route")) } else { Ok(()) } }
     });
     let nowhere = Away { times: usize::MAX, ..Away::default() };
     let consumer = Consumer::new("mail", queue.source(), handler, quickly()).dead_letters(nowhere.clone());
@@ -489,7 +489,7 @@ async fn what_failed_after_its_mark_holds_its_key_where_there_are_no_dead_letter
 #[tokio::test]
 async fn what_failed_after_its_mark_and_was_lost_is_buried_by_who_knows_of_it() {
     let (queue, (_, marks)) = (queue_of(&["a"], Duration::from_millis(50)), marks());
-    let handler = marks.claim_before(|_| async { Err(Failed::new("no route")) });
+    let handler = marks.claim_before(|_| async { Err(HandlerError::retry("no route")) });
     let dead = Away { times: 5, ..Away::default() };
     // It rests for much longer than the lease.
     let rest = Duration::from_millis(100);
@@ -513,7 +513,7 @@ async fn what_fails_before_its_mark_is_tried_again() {
         let mut calls = counted.lock().unwrap();
         *calls += 1;
         let first = *calls == 1;
-        async move { if first { Err(Failed::new("not now")) } else { Ok(()) } }
+        async move { if first { Err(HandlerError::retry("not now")) } else { Ok(()) } }
     });
     assert!(handled(&handler, "a").await.is_err());
     for _ in 0..2 {

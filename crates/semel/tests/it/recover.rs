@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use semel::guard::{CurrentRuntime, Guarded, Limits, Lookup};
 use semel::intent::fingerprint::Recipe;
-use semel::intent::state::{Event, step};
+use semel::intent::state::{StepEvent, step};
 use semel::observe::Metrics;
 use semel::recover::{ReconcileLimits, Reconciler, Report};
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::memory::MemoryStore;
 use semel::store::{Claim, Claimed, Finish, Finished, Record, Store, Ticket};
 use semel::{Effect, Found, Guard, IntentId, Outcome, Owner, Retention, State, Verdict};
@@ -217,8 +217,8 @@ async fn an_answer_about_an_older_epoch_decides_nothing() {
     assert_eq!(lie_over_a_new_claim(store()).await, Some(State::Uncertain));
     // The same against a store that does not compare epochs: this test would notice.
     let careless = store().deciding_with(|head, event, now| match (head, *event) {
-        (Some(it), Event::Decide { ruling, retention, fresh, .. }) => {
-            step(head, &Event::Decide { seen: it.epoch, ruling, retention, fresh }, now)
+        (Some(it), StepEvent::Decide { ruling, retention, fresh, .. }) => {
+            step(head, &StepEvent::Decide { seen: it.epoch, ruling, retention, fresh }, now)
         }
         _ => step(head, event, now),
     });
@@ -251,7 +251,7 @@ async fn an_owner_that_lives_in_this_process_is_left_alone() {
     let down = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let script = Arc::clone(&down);
     let faulty = Faulty::new(store(), move |call| {
-        if call == Call::Renew && script.load(Ordering::SeqCst) { Fault::Refused } else { Fault::None }
+        if call == StoreCall::Renew && script.load(Ordering::SeqCst) { Fault::Refused } else { Fault::None }
     });
     let asked = Asked::default();
     let pay = Guard::new(faulty).operation("pay").unwrap();
@@ -324,7 +324,7 @@ async fn an_operation_without_a_lookup_is_counted_and_left() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_delays_and_changes_nothing() {
     let inner = store();
-    let failing = Arc::new(Mutex::new(None::<Call>));
+    let failing = Arc::new(Mutex::new(None::<StoreCall>));
     let script = Arc::clone(&failing);
     let faulty =
         Faulty::new(
@@ -341,7 +341,7 @@ async fn a_store_that_fails_delays_and_changes_nothing() {
     abandon(&pay, "k", Effect::Opaque).await;
     settle().await;
     let mut reconciler = Reconciler::new().watch(&pay);
-    for call in [Call::List, Call::Get, Call::Decide] {
+    for call in [StoreCall::List, StoreCall::Get, StoreCall::Decide] {
         *failing.lock().unwrap() = Some(call);
         let report = reconciler.run_once().await;
         assert_eq!((report.store_failures, report.settled()), (1, 0), "{call:?}");
@@ -351,7 +351,7 @@ async fn a_store_that_fails_delays_and_changes_nothing() {
     assert_eq!(reconciler.run_once().await.not_applied, 1);
 }
 
-async fn state_unfailing(pay: &Guarded<impl Store>, failing: &Mutex<Option<Call>>) -> Option<State> {
+async fn state_unfailing(pay: &Guarded<impl Store>, failing: &Mutex<Option<StoreCall>>) -> Option<State> {
     *failing.lock().unwrap() = None;
     state(pay, "k").await
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel::outbox::Event;
 use semel::relay::{
-    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay, RelayOptions,
-    Settled, Stop,
+    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Relay,
+    RelayOptions, RelayStopHandle, Settled,
 };
 use semel::sink::{DeliverySemantics, ExactlyOnce, Guarantee, Published, Sink, SinkError};
 
@@ -16,7 +16,7 @@ const BROKEN: &str = "what it confirmed is gone; keep it";
 
 /// What was called, in order, and who is stopped at the end.
 #[derive(Clone, Default)]
-struct Calls(Arc<Mutex<(Vec<&'static str>, Option<Stop>)>>);
+struct Calls(Arc<Mutex<(Vec<&'static str>, Option<RelayStopHandle>)>>);
 
 impl Calls {
     fn note(&self, call: &'static str) {
@@ -104,7 +104,7 @@ async fn relayed(away: bool, exactly_once: bool) -> (Vec<&'static str>, String) 
     let _default = tracing::subscriber::set_default(heard.clone());
     tracing::callsite::rebuild_interest_cache();
     let calls = Calls::default();
-    let position = Position { lineage: Lineage::read("here"), place: "1".to_owned() };
+    let position = Position { lineage: OutboxLineage::read("here"), place: "1".to_owned() };
     let event = Event::new("payments", "payment.completed", "1").unwrap();
     let source = One(Some(Batch::new(position, vec![Pending::new(event)])), calls.clone());
     let sink = Forgets { calls: calls.clone(), away, asked: false };

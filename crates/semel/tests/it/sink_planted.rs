@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::conformance::sink::{LAWS, Seen, SinkHarness, run};
+use semel::conformance::sink::{LAWS, ReadMessage, SinkHarness, run};
 use semel::outbox::Event;
 use semel::sink::headers::{self, Style};
 use semel::sink::{DeliverySemantics, Guarantee, Published, Sink, SinkError};
@@ -56,7 +56,7 @@ const CAUGHT_BY: &[(Bug, &str)] = &[
 const TOO_LARGE: usize = 5_000;
 const PATIENCE: Duration = Duration::from_millis(200);
 
-type Topics = Arc<Mutex<HashMap<String, Vec<Seen>>>>;
+type Topics = Arc<Mutex<HashMap<String, Vec<ReadMessage>>>>;
 
 struct Memory {
     bug: Bug,
@@ -92,7 +92,7 @@ impl SinkHarness for Memory {
         Some((format!("small-{}", Uuid::now_v7()), vec![b'x'; TOO_LARGE].into()))
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.topics.lock().unwrap().get(topic).cloned().unwrap_or_default()
     }
 
@@ -132,7 +132,7 @@ impl MemorySink {
             Bug::TakesBytesForText => payload = String::from_utf8_lossy(&payload).into_owned().into(),
             _ => {}
         }
-        let seen = Seen::new(payload, pairs.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+        let seen = ReadMessage::new(payload, pairs.iter().map(|(name, text)| (name.as_str(), text.as_str())));
         let mut topics = self.topics.lock().unwrap();
         let name = if self.bug == Bug::OneTopic { "all" } else { event.topic() };
         let topic = topics.entry(name.to_owned()).or_default();

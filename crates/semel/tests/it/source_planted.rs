@@ -266,8 +266,8 @@ impl Source for Planted {
         }
     }
 
-    fn keep_in(&self) -> Duration {
-        self.source.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.source.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {

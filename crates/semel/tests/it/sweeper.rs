@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel::intent::fingerprint::Recipe;
 use semel::recover::{SweepLimits, Sweeper, Swept};
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::memory::MemoryStore;
 use semel::store::{Claim, Claimed, Finish, Store};
 use semel::{Effect, Guard, Owner, Retention, Verdict};
@@ -70,7 +70,8 @@ async fn a_store_that_fails_or_hangs_does_not_end_the_loop() {
         let (_, inner) = filled(5).await;
         let times = std::sync::atomic::AtomicU32::new(0);
         let faulty = Faulty::new(inner, move |call| {
-            let first = call == Call::Sweep && times.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+            let first =
+                call == StoreCall::Sweep && times.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
             if first { fault } else { Fault::None }
         });
         let guard = Guard::new(faulty);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use semel::inbox::webhook::{
-    Github, PlainHmac, Refusal, SIGNATURES_MAX, StandardWebhooks, Stripe, Verifier, VerifierError,
+    Github, PlainHmac, SIGNATURES_MAX, StandardWebhooks, Stripe, Verifier, VerifierError, VerifyError,
 };
 
 use crate::request::{
@@ -35,13 +35,17 @@ fn one_byte_changed_anywhere_is_refused() {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad.body[at] ^= 1 << bit;
-                assert_eq!(bad.to(&*verifier, NOW), Err(Refusal::Forged), "{name}: byte {at} of the body");
+                assert_eq!(
+                    bad.to(&*verifier, NOW),
+                    Err(VerifyError::Forged),
+                    "{name}: byte {at} of the body"
+                );
             }
         }
         for cut in [0, 1, good.body.len() - 1] {
             let mut bad = good.clone();
             bad.body.truncate(cut);
-            assert_eq!(bad.to(&*verifier, NOW), Err(Refusal::Forged), "{name}: {cut} bytes of the body");
+            assert_eq!(bad.to(&*verifier, NOW), Err(VerifyError::Forged), "{name}: {cut} bytes of the body");
         }
         let mut tried = 0;
         for header in signed {
@@ -60,7 +64,7 @@ fn one_byte_changed_anywhere_is_refused() {
                     assert!(refused.is_err(), "{name}: byte {at} of {header} as {other}: {refused:?}");
                     assert_ne!(
                         refused,
-                        Err(Refusal::Stale),
+                        Err(VerifyError::Stale),
                         "{name}: the time was believed before the signature"
                     );
                     tried += 1;
@@ -68,10 +72,16 @@ fn one_byte_changed_anywhere_is_refused() {
             }
             let mut bad = good.clone();
             bad.headers.remove(*header);
-            assert!(matches!(bad.to(&*verifier, NOW), Err(Refusal::Malformed(_))), "{name} without {header}");
+            assert!(
+                matches!(bad.to(&*verifier, NOW), Err(VerifyError::Malformed(_))),
+                "{name} without {header}"
+            );
             let mut bad = good.clone();
             bad.headers.append(*header, good.headers[*header].clone());
-            assert!(matches!(bad.to(&*verifier, NOW), Err(Refusal::Malformed(_))), "{name}, {header} twice");
+            assert!(
+                matches!(bad.to(&*verifier, NOW), Err(VerifyError::Malformed(_))),
+                "{name}, {header} twice"
+            );
         }
         assert!(tried > 5_000, "{name}: {tried}");
     }
@@ -84,7 +94,7 @@ fn a_secret_is_changed_without_losing_an_event() {
         assert!(make(SECRET, NOW).to(&*both, NOW).is_ok(), "{name}: the old one");
         assert!(make(OTHER, NOW).to(&*both, NOW).is_ok(), "{name}: the new one");
         let only = verifier(&[OTHER]);
-        assert_eq!(make(SECRET, NOW).to(&*only, NOW), Err(Refusal::Forged), "{name}: withdrawn");
+        assert_eq!(make(SECRET, NOW).to(&*only, NOW), Err(VerifyError::Forged), "{name}: withdrawn");
     }
 }
 
@@ -132,10 +142,10 @@ fn the_tolerance_holds_in_both_directions_to_the_second() {
             [(NOW - 300, true), (NOW - 301, false), (NOW + 300, true), (NOW + 301, false), (0, false)]
         {
             let refused = make(SECRET, at).to(&*verifier, NOW).err();
-            assert_eq!(refused, (!fresh).then_some(Refusal::Stale), "{name} at {at}");
+            assert_eq!(refused, (!fresh).then_some(VerifyError::Stale), "{name} at {at}");
         }
         // What is old and forged is forged: stale means that the provider did sign it once.
-        assert_eq!(make(OTHER, NOW - 900).to(&*verifier, NOW), Err(Refusal::Forged), "{name}");
+        assert_eq!(make(OTHER, NOW - 900).to(&*verifier, NOW), Err(VerifyError::Forged), "{name}");
     }
     let minute = Duration::from_secs(60);
     let strict: [(Post, Box<dyn Verifier>); 3] = [
@@ -148,7 +158,7 @@ fn the_tolerance_holds_in_both_directions_to_the_second() {
     ];
     for (post, verifier) in strict {
         assert!(post.to(&*verifier, NOW - 1).is_ok());
-        assert_eq!(post.to(&*verifier, NOW), Err(Refusal::Stale));
+        assert_eq!(post.to(&*verifier, NOW), Err(VerifyError::Stale));
     }
 }
 
@@ -157,34 +167,37 @@ fn what_is_not_well_formed_is_told_from_what_is_forged() {
     let verifier = Stripe::new([SECRET]).unwrap();
     let wrong = stripe_signature(OTHER, &NOW.to_string(), BODY);
     for (text, refusal) in [
-        (format!("t={NOW},v1={wrong}"), Refusal::Forged),
-        ("t".to_owned(), Refusal::Malformed("not a list of names and values")),
-        (format!("t={NOW}"), Refusal::Malformed("no signature of a known scheme")),
-        (format!("t={NOW},v0={wrong}"), Refusal::Malformed("no signature of a known scheme")),
-        (format!("t={NOW},v1={}", &wrong[1..]), Refusal::Malformed("no signature of a known scheme")),
-        (format!("v1={wrong}"), Refusal::Malformed("no timestamp")),
-        (format!("t={NOW},t={NOW},v1={wrong}"), Refusal::Malformed("two timestamps")),
-        (format!("t=-1,v1={wrong}"), Refusal::Malformed("a timestamp is no number of seconds")),
-        (format!("t={}0,v1={wrong}", u64::MAX), Refusal::Malformed("a timestamp is no number of seconds")),
+        (format!("t={NOW},v1={wrong}"), VerifyError::Forged),
+        ("t".to_owned(), VerifyError::Malformed("not a list of names and values")),
+        (format!("t={NOW}"), VerifyError::Malformed("no signature of a known scheme")),
+        (format!("t={NOW},v0={wrong}"), VerifyError::Malformed("no signature of a known scheme")),
+        (format!("t={NOW},v1={}", &wrong[1..]), VerifyError::Malformed("no signature of a known scheme")),
+        (format!("v1={wrong}"), VerifyError::Malformed("no timestamp")),
+        (format!("t={NOW},t={NOW},v1={wrong}"), VerifyError::Malformed("two timestamps")),
+        (format!("t=-1,v1={wrong}"), VerifyError::Malformed("a timestamp is no number of seconds")),
+        (
+            format!("t={}0,v1={wrong}", u64::MAX),
+            VerifyError::Malformed("a timestamp is no number of seconds"),
+        ),
     ] {
         let post = stripe(SECRET, NOW).header("stripe-signature", &text);
         assert_eq!(post.to(&verifier, NOW), Err(refusal), "{text}");
     }
     let other = github(SECRET).header("x-hub-signature-256", "sha1=757107ea0eb2509fc211221cce984b8a37570b6d");
     let verifier = Github::new([SECRET]).unwrap();
-    assert_eq!(other.to(&verifier, NOW), Err(Refusal::Malformed("no signature by SHA-256")));
+    assert_eq!(other.to(&verifier, NOW), Err(VerifyError::Malformed("no signature by SHA-256")));
 }
 
 #[test]
 fn an_event_that_names_itself_nowhere_is_told_apart() {
     let mut nameless = github(SECRET);
     nameless.headers.remove("x-github-delivery");
-    assert_eq!(nameless.to(&Github::new([SECRET]).unwrap(), NOW), Err(Refusal::Unnamed));
+    assert_eq!(nameless.to(&Github::new([SECRET]).unwrap(), NOW), Err(VerifyError::MissingId));
     let elsewhere = plain_verifier(&[SECRET]).id_at("/event/id").unwrap();
-    assert_eq!(crate::request::plain(SECRET, NOW).to(&elsewhere, NOW), Err(Refusal::Unnamed));
+    assert_eq!(crate::request::plain(SECRET, NOW).to(&elsewhere, NOW), Err(VerifyError::MissingId));
     // An id in an unsigned header is only asked for when the signature is right.
     let forged = nameless.body("{}");
-    assert_eq!(forged.to(&Github::new([SECRET]).unwrap(), NOW), Err(Refusal::Forged));
+    assert_eq!(forged.to(&Github::new([SECRET]).unwrap(), NOW), Err(VerifyError::Forged));
 }
 
 #[test]

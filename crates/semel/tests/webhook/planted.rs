@@ -1,7 +1,7 @@
 //! Ways to get it wrong, each caught by what the others pass.
 
 use http::HeaderMap;
-use semel::inbox::webhook::{Refusal, Stripe, Verified, Verifier};
+use semel::inbox::webhook::{Stripe, Verified, Verifier, VerifyError};
 
 use crate::request::{BODY, NOW, OTHER, SECRET, stripe};
 
@@ -9,9 +9,9 @@ use crate::request::{BODY, NOW, OTHER, SECRET, stripe};
 struct OverTheDocument(Stripe);
 
 impl Verifier for OverTheDocument {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         let document: serde_json::Value =
-            serde_json::from_slice(body).map_err(|_| Refusal::Malformed("no JSON"))?;
+            serde_json::from_slice(body).map_err(|_| VerifyError::Malformed("no JSON"))?;
         self.0.verify(headers, document.to_string().as_bytes(), now_s)
     }
 }
@@ -20,7 +20,7 @@ impl Verifier for OverTheDocument {
 fn a_signature_over_the_document_instead_of_the_bytes_is_caught() {
     let wrong = OverTheDocument(Stripe::new([SECRET]).unwrap());
     // The provider's own bytes are refused …
-    assert_eq!(stripe(SECRET, NOW).to(&wrong, NOW), Err(Refusal::Forged));
+    assert_eq!(stripe(SECRET, NOW).to(&wrong, NOW), Err(VerifyError::Forged));
     // … and bytes that the provider never signed are believed.
     let document: serde_json::Value = serde_json::from_str(BODY).unwrap();
     let signature = crate::request::stripe_signature(SECRET, &NOW.to_string(), &document.to_string());
@@ -28,16 +28,16 @@ fn a_signature_over_the_document_instead_of_the_bytes_is_caught() {
     assert!(changed.to(&wrong, NOW).is_ok());
     let right = Stripe::new([SECRET]).unwrap();
     assert!(stripe(SECRET, NOW).to(&right, NOW).is_ok());
-    assert_eq!(changed.to(&right, NOW), Err(Refusal::Forged));
+    assert_eq!(changed.to(&right, NOW), Err(VerifyError::Forged));
 }
 
 /// Believes the time before the signature.
 struct TimeOnly;
 
 impl Verifier for TimeOnly {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         match Stripe::new([SECRET]).unwrap().verify(headers, body, now_s) {
-            Err(Refusal::Forged) => Err(Refusal::Stale),
+            Err(VerifyError::Forged) => Err(VerifyError::Stale),
             other => other,
         }
     }
@@ -45,6 +45,6 @@ impl Verifier for TimeOnly {
 
 #[test]
 fn a_forgery_that_is_told_as_stale_is_caught() {
-    assert_eq!(stripe(OTHER, NOW - 900).to(&TimeOnly, NOW), Err(Refusal::Stale));
-    assert_eq!(stripe(OTHER, NOW - 900).to(&Stripe::new([SECRET]).unwrap(), NOW), Err(Refusal::Forged));
+    assert_eq!(stripe(OTHER, NOW - 900).to(&TimeOnly, NOW), Err(VerifyError::Stale));
+    assert_eq!(stripe(OTHER, NOW - 900).to(&Stripe::new([SECRET]).unwrap(), NOW), Err(VerifyError::Forged));
 }

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use semel::inbox::webhook::{Github, PlainHmac, Refusal, StandardWebhooks, Stripe, Verified, Verifier};
+use semel::inbox::webhook::{Github, PlainHmac, StandardWebhooks, Stripe, Verified, Verifier, VerifyError};
 use sha2::Sha256;
 
 /// When everything happens.
@@ -38,7 +38,7 @@ impl Post {
         self
     }
 
-    pub fn to(&self, verifier: &dyn Verifier, now_s: u64) -> Result<Verified, Refusal> {
+    pub fn to(&self, verifier: &dyn Verifier, now_s: u64) -> Result<Verified, VerifyError> {
         verifier.verify(&self.headers, &self.body, now_s)
     }
 }

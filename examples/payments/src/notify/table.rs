@@ -1,6 +1,6 @@
 //! The effect: rows in a table, in the transaction of their marks.
 
-use semel::inbox::consumer::{DeadLetter, DeadLetters, Failed, Handler, Message};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Handler, HandlerError, Message};
 use semel::inbox::{self, Inbox};
 use semel::tx::driver::Dialect;
 use serde::Deserialize;
@@ -59,10 +59,11 @@ impl Notifications {
 }
 
 impl Handler for Notifications {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         let read = |message: &Message| serde_json::from_slice::<Told>(message.payload());
-        let told = messages.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(Failed::poison)?;
-        let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+        let told =
+            messages.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(HandlerError::permanent)?;
+        let mut tx = self.pool.begin().await.map_err(HandlerError::transient)?;
         let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
         let fresh: Vec<(&Message, &Told)> = marked.fresh().map(|at| (&messages[at], &told[at])).collect();
         if !fresh.is_empty() {
@@ -78,24 +79,24 @@ impl Handler for Notifications {
                 .bind(fresh.iter().map(|(_, told)| told.amount).collect::<Vec<_>>());
             tell.execute(&mut *tx).await.map_err(|error| match error.as_database_error() {
                 // The server's word against these rows, or no word at all.
-                Some(_) => Failed::new(error),
-                None => Failed::later(error),
+                Some(_) => HandlerError::retry(error),
+                None => HandlerError::transient(error),
             })?;
         }
         marked.end_tx(&mut tx).await?;
         // In doubt, it is later: the marks tell when they come again.
-        tx.commit().await.map_err(Failed::later)
+        tx.commit().await.map_err(HandlerError::transient)
     }
 }
 
 /// What nobody can read stands in the way of nobody.
 impl DeadLetters for Notifications {
-    async fn dead_letter(&self, _: &str, buried: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, buried: &DeadLetter<'_>) -> Result<(), HandlerError> {
         let keep = sqlx::query(KEEP)
             .bind(&buried.delivery.place)
             .bind(&buried.id)
             .bind(buried.error)
             .bind(&buried.delivery.payload[..]);
-        keep.execute(&self.pool).await.map(drop).map_err(Failed::later)
+        keep.execute(&self.pool).await.map(drop).map_err(HandlerError::transient)
     }
 }

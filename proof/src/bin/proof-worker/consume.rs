@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use semel::crash::{AFTER_COMMIT, AFTER_HANDLED, BEFORE_COMMIT, point};
 use semel::inbox::Inbox;
-use semel::inbox::consumer::{Consumer, ConsumerOptions, DeadLetter, DeadLetters, Failed, Handler, Message};
+use semel::inbox::consumer::{
+    Consumer, ConsumerOptions, DeadLetter, DeadLetters, Handler, HandlerError, Message,
+};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::source::kafka::KafkaSource;
 use semel::source::nats::NatsSource;
@@ -148,28 +150,29 @@ struct Table {
 }
 
 impl Handler for Table {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
-        let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
+        let mut tx = self.pool.begin().await.map_err(HandlerError::transient)?;
         let marked = self.inbox.mark_all_tx(&mut tx, if self.marks { messages } else { &[] }).await?;
         for (at, message) in messages.iter().enumerate() {
             if self.marks && !marked.is_fresh(at) {
                 continue;
             }
-            let n: u32 = String::from_utf8_lossy(message.payload()).parse().map_err(Failed::poison)?;
+            let n: u32 =
+                String::from_utf8_lossy(message.payload()).parse().map_err(HandlerError::permanent)?;
             if self.poison && n.is_multiple_of(3) {
-                return Err(Failed::poison(format!("{n} is a multiple of three")));
+                return Err(HandlerError::permanent(format!("{n} is a multiple of three")));
             }
             let effect = sqlx::query("INSERT INTO effect (id, key, n) VALUES ($1, $2, $3::text::int)")
                 .bind(message.delivery().header("semel-id"))
                 .bind(&message.delivery().key)
                 .bind(String::from_utf8_lossy(message.payload()).into_owned());
-            effect.execute(&mut *tx).await.map_err(Failed::later)?;
+            effect.execute(&mut *tx).await.map_err(HandlerError::transient)?;
         }
         tokio::time::sleep(self.work).await;
         point(AFTER_HANDLED);
         marked.end_tx(&mut tx).await?;
         point(BEFORE_COMMIT);
-        tx.commit().await.map_err(Failed::later)?;
+        tx.commit().await.map_err(HandlerError::transient)?;
         point(AFTER_COMMIT);
         Ok(())
     }
@@ -194,8 +197,8 @@ impl<S: Source> Source for Early<S> {
         self.0.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -232,8 +235,8 @@ impl<S: Source> Source for Past<S> {
         self.source.keep(held).await
     }
 
-    fn keep_in(&self) -> Duration {
-        self.source.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.source.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {
@@ -249,7 +252,7 @@ impl<S: Source> Source for Past<S> {
 struct Late(PgPool);
 
 impl DeadLetters for Late {
-    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         let letter = sqlx::query(
             "INSERT INTO semel_inbox_dead (id, consumer, source, topic, place, headers, payload, error, attempts, \
              first_failed_at, dead_at) VALUES (decode(md5($2), 'hex'), $1, $2, $2, $2, '[]', ''::bytea, $3, 1, 0, 0)",

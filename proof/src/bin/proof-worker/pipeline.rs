@@ -12,7 +12,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use semel::crash::{BEFORE_OFFSETS, BEFORE_SINK_COMMIT, point};
-use semel::inbox::consumer::Failed;
+use semel::inbox::consumer::HandlerError;
 use semel::inbox::pipeline::{Input, Output, Pipeline, PipelineOptions};
 use semel::sink::kafka::KafkaSink;
 use semel::source::kafka::{Assignment, KafkaSource};
@@ -70,7 +70,7 @@ async fn work(args: &[&str]) -> Result<String, Wrong> {
             [1, 2].map(|n| Output::like(input, topics[n - 1].as_str()).payload(format!("{n}/{text}")))
         };
         let outputs = inputs.iter().flat_map(made).collect();
-        async move { Ok::<_, Failed>(outputs) }
+        async move { Ok::<_, HandlerError>(outputs) }
     };
     let pipeline = Pipeline::new(source, sink, transform, options)?;
     let stop = pipeline.stop_handle();

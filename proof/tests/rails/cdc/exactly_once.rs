@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::relay::cdc::{CdcOutbox, PlantedBug};
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Relay, RelayError, RelayStats, Stop};
+use semel::relay::{Relay, RelayError, RelayStats, RelayStopHandle};
 use tokio::task::JoinHandle;
 
 use crate::cdc::world::{World, insert, quick, until};
@@ -16,7 +16,7 @@ const KEYS: u32 = 8;
 
 struct Running {
     task: JoinHandle<Result<RelayStats, RelayError>>,
-    stop: Stop,
+    stop: RelayStopHandle,
 }
 
 fn start(outbox: &CdcOutbox, broker: &Broker) -> Running {

@@ -59,7 +59,7 @@ async fn a_promotion_is_followed_from_the_table_where_that_is_wanted() {
     changed(&world, "regexp_replace(lineage, '/.*', '/77.1')").await;
     let mut source = world.options().follow_promotions(true).open().await.unwrap().source();
     let error = refusal(&mut source).await;
-    assert!(matches!(error, OutboxReaderError::Lineage { .. }), "{error}");
+    assert!(matches!(error, OutboxReaderError::OutboxLineage { .. }), "{error}");
     world.end().await;
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::relay::poll::postgres::PostgresOutbox;
-use semel::relay::{Lineage, OutboxReader, OutboxReaderError, Position, Settled, SinkCheckpoint};
+use semel::relay::{OutboxLineage, OutboxReader, OutboxReaderError, Position, Settled, SinkCheckpoint};
 
 use crate::cdc::world::{World, batch, insert, refusal, texts};
 
@@ -117,15 +117,15 @@ async fn a_position_of_another_log_or_of_a_later_one_stops_the_relay() {
         world.lease_over().await;
         refusal(&mut source).await
     };
-    let elsewhere = Position { lineage: Lineage::read("other/1"), place: position.place.clone() };
+    let elsewhere = Position { lineage: OutboxLineage::read("other/1"), place: position.place.clone() };
     let error = stopped(elsewhere).await;
-    assert!(matches!(error, OutboxReaderError::Lineage { .. }) && !error.may_retry(), "{error}");
+    assert!(matches!(error, OutboxReaderError::OutboxLineage { .. }) && !error.may_retry(), "{error}");
     let later = Position { lineage: position.lineage.clone(), place: "t1 FFFFFFFF/0+1".into() };
     let error = stopped(later).await;
     assert!(error.to_string().contains("older state") && !error.may_retry(), "{error}");
     let promoted =
         Position { lineage: position.lineage.clone(), place: position.place.replace("t1 ", "t9 ") };
     let error = stopped(promoted).await;
-    assert!(matches!(error, OutboxReaderError::Lineage { .. }), "{error}");
+    assert!(matches!(error, OutboxReaderError::OutboxLineage { .. }), "{error}");
     world.end().await;
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use semel::outbox;
 use semel::relay::cdc::{CdcOutbox, CdcOutboxOptions};
 use semel::relay::{
-    Batch, OutboxReader, OutboxReaderError, Relay, RelayError, RelayOptions, RelayStats, Settled, Stop,
+    Batch, OutboxReader, OutboxReaderError, Relay, RelayError, RelayOptions, RelayStats, RelayStopHandle,
+    Settled,
 };
 use semel::tx::driver::Dialect;
 use testkit::services::{Lease, Service, require};
@@ -174,7 +175,7 @@ pub fn quick() -> RelayOptions {
 /// A relay that runs beside the test.
 pub struct Running {
     pub task: JoinHandle<Result<RelayStats, RelayError>>,
-    stop: Stop,
+    stop: RelayStopHandle,
 }
 
 impl Running {

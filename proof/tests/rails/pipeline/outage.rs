@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel::inbox::consumer::Failed;
+use semel::inbox::consumer::HandlerError;
 use semel::inbox::pipeline::{Input, Output, Pipeline, PipelineOptions, PipelineStats};
 use semel::sink::kafka::KafkaSink;
 use semel::source::kafka::KafkaSource;
@@ -45,7 +45,7 @@ async fn a_stop_is_heard_while_a_broker_is_waited_for_that_is_away() {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let ended = runtime.block_on(async {
-            let none = async |_: Vec<Input>| Ok::<Vec<Output>, Failed>(Vec::new());
+            let none = async |_: Vec<Input>| Ok::<Vec<Output>, HandlerError>(Vec::new());
             let source = KafkaSource::options(&away, "away").topics(&["input"]);
             let options = PipelineOptions::default();
             let pipeline = Pipeline::new(source, KafkaSink::options(&away), none, options).unwrap();

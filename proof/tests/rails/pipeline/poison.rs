@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use semel::inbox::consumer::Failed;
+use semel::inbox::consumer::HandlerError;
 use semel::inbox::pipeline::{
     DEAD_ERROR, DEAD_PLACE, Input, Output, Pipeline, PipelineError, PipelineOptions,
 };
@@ -34,11 +34,13 @@ fn is_poison(input: &Input) -> bool {
 }
 
 /// To both outputs, unless there is poison among them.
-fn both(scene: &Scene) -> impl Fn(Vec<Input>) -> std::future::Ready<Result<Vec<Output>, Failed>> + use<> {
+fn both(
+    scene: &Scene,
+) -> impl Fn(Vec<Input>) -> std::future::Ready<Result<Vec<Output>, HandlerError>> + use<> {
     let topics = scene.outputs();
     move |inputs| {
         if inputs.iter().any(is_poison) {
-            return std::future::ready(Err(Failed::new("it is poison")));
+            return std::future::ready(Err(HandlerError::retry("it is poison")));
         }
         std::future::ready(Ok(inputs.iter().flat_map(|input| made_of(input, &topics)).collect()))
     }
@@ -94,7 +96,7 @@ async fn when_all_fail_it_stops_before_all_are_dead_letters() {
     let Some(kafka) = require(Service::Kafka) else { return };
     let mut scene = Scene::new(kafka.url()).await;
     scene.publish(100).await;
-    let none = async |_: Vec<Input>| Err::<Vec<Output>, _>(Failed::new("the disk is full"));
+    let none = async |_: Vec<Input>| Err::<Vec<Output>, _>(HandlerError::retry("the disk is full"));
     let options = options().dead_letters(&scene.dead()).dead_in_a_row_max(3);
     let pipeline = Pipeline::new(source(&scene), KafkaSink::options(&scene.brokers), none, options).unwrap();
     let error = tokio::time::timeout(SOON, pipeline.run()).await.unwrap().unwrap_err();
@@ -122,7 +124,7 @@ async fn a_refused_output_is_poison_and_an_outage_is_not() {
                 [first, second]
             };
             let outputs = match down.load(Ordering::Relaxed) {
-                true => Err(Failed::later("the database is not there")),
+                true => Err(HandlerError::transient("the database is not there")),
                 false => Ok(inputs.iter().flat_map(made).collect()),
             };
             std::future::ready(outputs)
@@ -163,7 +165,7 @@ async fn a_refused_output_spoils_no_transaction_after_its_own() {
                 false => made_of(input, &topics).into_iter().chain([copy]).collect(),
             }
         });
-        std::future::ready(Ok::<Vec<Output>, Failed>(outputs.collect()))
+        std::future::ready(Ok::<Vec<Output>, HandlerError>(outputs.collect()))
     };
     let options = options().batch_max(1).dead_letters(&scene.dead());
     let pipeline =
@@ -197,7 +199,7 @@ async fn an_output_that_is_refused_while_others_are_queued_is_found() {
                 made_of(input, &topics).into_iter().chain([bulk]).collect()
             }
         });
-        std::future::ready(Ok::<Vec<Output>, Failed>(outputs.collect()))
+        std::future::ready(Ok::<Vec<Output>, HandlerError>(outputs.collect()))
     };
     // Much less than what is to be queued.
     let sink = KafkaSink::options(&scene.brokers).queue_bytes(2 << 20);
@@ -228,7 +230,7 @@ async fn a_transform_may_take_longer_than_a_consumer_may_be_silent() {
             if first {
                 tokio::time::sleep(Duration::from_secs(8)).await;
             }
-            Ok::<Vec<Output>, Failed>(outputs)
+            Ok::<Vec<Output>, HandlerError>(outputs)
         }
     };
     let pipeline =

@@ -144,7 +144,7 @@ async fn another_lineage_stops_the_relay_until_a_person_decides() {
     let stopped = relay.task.await.unwrap().unwrap_err();
     assert!(stopped.to_string().contains("semel outbox rebase"), "{stopped}");
     let refused = world.options().open().await.err().unwrap();
-    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::OutboxLineage { .. }), "{refused}");
     client.batch_execute(&insert("a", "2")).await.unwrap();
     PostgresOutbox::rebase(&world.url(), Rebase::Everything).await.unwrap();
     assert_eq!(all_there_is(&world).await, ["1", "2"]);
@@ -163,7 +163,7 @@ async fn another_cluster_and_transactions_still_to_come_are_noticed() {
     let moved = "UPDATE semel_outbox_cursor SET lineage = split_part(lineage, '/', 1) || '/1'";
     client.batch_execute(moved).await.unwrap();
     let refused = world.options().open().await.err().unwrap();
-    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::OutboxLineage { .. }), "{refused}");
     // As a dump brings it where this user may not ask for the cluster's number.
     client
         .batch_execute(

@@ -194,7 +194,7 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     source.release().await.unwrap();
     connect(&path).execute("UPDATE semel_outbox_meta SET lineage = 'other'", []).unwrap();
     let refused = outbox.source().next().await.unwrap_err();
-    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::OutboxLineage { .. }), "{refused}");
     outbox.rebase(Rebase::Everything).await.unwrap();
     let mut source = outbox.source();
     assert_eq!(drained(&mut source).await, ["1"]);

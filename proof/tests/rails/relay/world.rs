@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use semel::outbox::{self, Event};
 use semel::relay::poll::postgres::{PostgresOutbox, PostgresOutboxOptions};
-use semel::relay::{Batch, OutboxReader, Relay, RelayError, RelayOptions, RelayStats, Stop};
+use semel::relay::{Batch, OutboxReader, Relay, RelayError, RelayOptions, RelayStats, RelayStopHandle};
 use semel::tx::driver::Dialect;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use testkit::services::{Lease, Service, require};
@@ -126,7 +126,7 @@ pub fn quick() -> RelayOptions {
 /// A relay that runs beside the test.
 pub struct Running {
     pub task: JoinHandle<Result<RelayStats, RelayError>>,
-    stop: Stop,
+    stop: RelayStopHandle,
 }
 
 impl Running {

@@ -12,7 +12,7 @@ mod webhook;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use semel::conformance::sink::Seen;
+use semel::conformance::sink::ReadMessage;
 use semel::outbox::Event;
 use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
@@ -38,7 +38,7 @@ fn confirmed(answers: &[Published]) -> bool {
 }
 
 /// The texts of what was seen, each the first time.
-fn texts(seen: &[Seen]) -> Vec<String> {
+fn texts(seen: &[ReadMessage]) -> Vec<String> {
     let mut texts = Vec::new();
     for seen in seen {
         let text = String::from_utf8(seen.payload.to_vec()).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use bytes::Bytes;
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::nats::NatsSink;
 use semel::sink::{Published, Sink};
@@ -25,7 +25,7 @@ async fn make(url: &str, name: &str, message_bytes_max: i32) {
     context.create_stream(config).await.unwrap();
 }
 
-async fn read(url: &str, name: &str) -> Vec<Seen> {
+async fn read(url: &str, name: &str) -> Vec<ReadMessage> {
     let context = jetstream::new(async_nats::connect(url).await.unwrap());
     let mut stream = context.get_stream(name).await.unwrap();
     let last = stream.info().await.unwrap().state.last_sequence;
@@ -36,7 +36,10 @@ async fn read(url: &str, name: &str) -> Vec<Seen> {
         for (name, values) in message.headers.iter() {
             pairs.push((name.to_string(), values[0].as_str().to_owned()));
         }
-        all.push(Seen::new(message.payload, pairs.iter().map(|(name, text)| (name.as_str(), text.as_str()))));
+        all.push(ReadMessage::new(
+            message.payload,
+            pairs.iter().map(|(name, text)| (name.as_str(), text.as_str())),
+        ));
     }
     all
 }
@@ -72,7 +75,7 @@ impl SinkHarness for JetStream {
         Some((name, vec![b'x'; 5_000].into()))
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         read(self.0.url(), topic).await
     }
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel::conformance::sink::{Seen, SinkHarness, run};
+use semel::conformance::sink::{ReadMessage, SinkHarness, run};
 use semel::outbox::Event;
 use semel::sink::{Guarantee, Published, Sink};
 use uuid::Uuid;
@@ -54,7 +54,7 @@ impl<H: SinkHarness> SinkHarness for Planted<H> {
         self.0.refusing().await
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.0.read(topic).await
     }
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use lapin::options::{BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::rabbitmq::{RabbitmqSink, Unroutable};
 use semel::sink::{Published, Sink};
@@ -40,7 +40,7 @@ fn text(text: &str) -> AMQPValue {
 }
 
 /// Takes out what is in the queue.
-async fn drain(url: &str, queue: &str) -> Vec<Seen> {
+async fn drain(url: &str, queue: &str) -> Vec<ReadMessage> {
     let (_connection, channel) = channel(url).await;
     let mut all = Vec::new();
     while let Some(message) = channel.basic_get(queue.into(), BasicGetOptions { no_ack: true }).await.unwrap()
@@ -57,8 +57,10 @@ async fn drain(url: &str, queue: &str) -> Vec<Seen> {
             })
             .collect();
         let id = delivery.properties.message_id().as_ref().map(ToString::to_string);
-        let seen =
-            Seen::new(delivery.data, headers.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+        let seen = ReadMessage::new(
+            delivery.data,
+            headers.iter().map(|(name, text)| (name.as_str(), text.as_str())),
+        );
         assert_eq!(seen.id(), id.as_deref());
         assert_eq!(*delivery.properties.delivery_mode(), Some(2));
         all.push(seen);
@@ -69,7 +71,7 @@ async fn drain(url: &str, queue: &str) -> Vec<Seen> {
 struct Quorum {
     broker: Lease,
     /// Reading takes out, so what was read is kept.
-    read: Mutex<HashMap<String, Vec<Seen>>>,
+    read: Mutex<HashMap<String, Vec<ReadMessage>>>,
 }
 
 impl Quorum {
@@ -101,7 +103,7 @@ impl SinkHarness for Quorum {
         None
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         let mut read = self.read.lock().await;
         let all = read.entry(topic.to_owned()).or_default();
         all.extend(drain(self.broker.url(), topic).await);

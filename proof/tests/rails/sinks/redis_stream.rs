@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::streams::StreamRangeReply;
 use redis::{AsyncCommands, FromRedisValue};
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::sink::redis_stream::{PAYLOAD, RedisStreamSink};
 use semel::sink::{Published, Sink};
 use testkit::proxy::{Fault, Proxy};
@@ -24,7 +24,7 @@ async fn connect(url: &str) -> redis::aio::MultiplexedConnection {
     redis::Client::open(url).unwrap().get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
-async fn read(url: &str, stream: &str) -> Vec<Seen> {
+async fn read(url: &str, stream: &str) -> Vec<ReadMessage> {
     let reply: StreamRangeReply = connect(url).await.xrange_all(stream).await.unwrap();
     let entries = reply.ids.into_iter().map(|entry| {
         let mut payload = Vec::new();
@@ -36,7 +36,7 @@ async fn read(url: &str, stream: &str) -> Vec<Seen> {
                 _ => pairs.push((field, String::from_utf8(bytes).unwrap())),
             }
         }
-        Seen::new(payload, pairs.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+        ReadMessage::new(payload, pairs.iter().map(|(name, text)| (name.as_str(), text.as_str())))
     });
     entries.collect()
 }
@@ -70,7 +70,7 @@ impl SinkHarness for Streams {
         None
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         read(self.0.url(), &format!("law:{topic}")).await
     }
 }

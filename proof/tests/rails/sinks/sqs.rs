@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proof::bare_sqs::{BareMessage, BareSqs};
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::sqs::{InDoubt, SqsOptions, SqsSink};
 use semel::sink::{Published, Sink};
@@ -23,7 +23,7 @@ fn options(url: &str) -> SqsOptions {
     SqsSink::options(&url).credentials("somebody", "secret", None).region("elasticmq")
 }
 
-fn seen(message: &BareMessage) -> Seen {
+fn seen(message: &BareMessage) -> ReadMessage {
     let mut headers: Vec<(String, String)> = message.attributes.clone();
     if let Some(packed) = message.attribute("semel-headers") {
         let packed: Vec<(String, String)> = serde_json::from_str(packed).unwrap();
@@ -35,7 +35,7 @@ fn seen(message: &BareMessage) -> Seen {
         Some("base64") => decoded(&message.body).into(),
         Some(other) => panic!("{other:?} is no encoding"),
     };
-    Seen::new(payload, headers.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    ReadMessage::new(payload, headers.iter().map(|(name, text)| (name.as_str(), text.as_str())))
 }
 
 /// Base64, by its definition.
@@ -56,7 +56,7 @@ struct Sqs {
     server: BareSqs,
     lease: Lease,
     /// What was read so far: reading takes it out.
-    read: Mutex<HashMap<String, Vec<Seen>>>,
+    read: Mutex<HashMap<String, Vec<ReadMessage>>>,
 }
 
 impl Sqs {
@@ -71,7 +71,7 @@ impl Sqs {
         name
     }
 
-    fn take(&self, topic: &str) -> Vec<Seen> {
+    fn take(&self, topic: &str) -> Vec<ReadMessage> {
         self.server.take(&self.server.queue(&format!("{topic}.fifo"))).iter().map(seen).collect()
     }
 }
@@ -96,7 +96,7 @@ impl SinkHarness for Sqs {
         Some((self.topic("small"), vec![255; 900_000].into()))
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         let taken = self.take(topic);
         let mut read = self.read.lock().unwrap();
         let all = read.entry(topic.to_owned()).or_default();

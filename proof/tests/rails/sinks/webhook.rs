@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::outbox::Event;
 use semel::sink::webhook::{WebhookOptions, WebhookSink};
 use semel::sink::{Published, Sink, SinkError};
@@ -30,7 +30,7 @@ const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 #[derive(Clone)]
 struct Receiver {
     address: SocketAddr,
-    book: Arc<Mutex<HashMap<String, Vec<Seen>>>>,
+    book: Arc<Mutex<HashMap<String, Vec<ReadMessage>>>>,
     connections: Arc<Mutex<usize>>,
 }
 
@@ -87,7 +87,7 @@ impl Receiver {
         }
     }
 
-    fn read(&self, topic: &str) -> Vec<Seen> {
+    fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.book.lock().unwrap().get(topic).cloned().unwrap_or_default()
     }
 
@@ -104,7 +104,7 @@ impl Receiver {
 }
 
 /// One request: its path, and what was in it.
-async fn receive(stream: &mut BufReader<TcpStream>) -> Option<(String, Seen)> {
+async fn receive(stream: &mut BufReader<TcpStream>) -> Option<(String, ReadMessage)> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
     let path = line.split(' ').nth(1).unwrap().to_owned();
@@ -117,11 +117,11 @@ async fn receive(stream: &mut BufReader<TcpStream>) -> Option<(String, Seen)> {
         headers.push((name.to_owned(), text.to_owned()));
     }
     let pairs = headers.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-    let seen = Seen::new(Bytes::new(), pairs);
+    let seen = ReadMessage::new(Bytes::new(), pairs);
     let length = seen.header("content-length").map_or(0, |text| text.parse().unwrap());
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
-    Some((path, Seen { payload: body.into(), ..seen }))
+    Some((path, ReadMessage { payload: body.into(), ..seen }))
 }
 
 struct Hooks {
@@ -162,7 +162,7 @@ impl SinkHarness for Hooks {
         Some(("small-law".to_owned(), vec![b'x'; 5_000].into()))
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.receiver.read(topic)
     }
 }
@@ -318,7 +318,7 @@ async fn a_lost_answer_is_none_and_the_repeat_has_the_same_id() {
     lose_an_answer(&mut sink, &proxy, "lost").await;
     let seen = receiver.read("lost");
     assert_eq!(texts(&seen), ["1", "2", "3"]);
-    let second: Vec<_> = seen.iter().filter(|seen| seen.payload == "2").map(Seen::id).collect();
+    let second: Vec<_> = seen.iter().filter(|seen| seen.payload == "2").map(ReadMessage::id).collect();
     assert_eq!(second, [second[0], second[0]], "the second was received twice, with one id");
 }
 

@@ -97,8 +97,8 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
     // Longer than the longest interval between two polls.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(7) {
-        assert!(source.keep_in() <= Duration::from_millis(1_500), "{:?}", source.keep_in());
-        tokio::time::sleep(source.keep_in()).await;
+        assert!(source.renew_after() <= Duration::from_millis(1_500), "{:?}", source.renew_after());
+        tokio::time::sleep(source.renew_after()).await;
         source.keep(&held).await.unwrap();
         assert!(source.lost().is_empty(), "it was kept");
     }

@@ -155,7 +155,7 @@ async fn is_kept(last: bool) -> bool {
     let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
     let begun = Instant::now();
     while begun.elapsed() < SILENCE * 3 {
-        let to_other = other.receive(100, one.keep_in()).await.unwrap();
+        let to_other = other.receive(100, one.renew_after()).await.unwrap();
         one.keep(&held).await.unwrap();
         if kept.elapsed() > SILENCE * 2 / 3 && !last {
             scene.end().await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel::inbox::consumer::{DeadLetters, Failed};
+use semel::inbox::consumer::{DeadLetters, HandlerError};
 use semel::inbox::dead_letter::{DeadLetterFilter, DeadLetterState, StoredDeadLetter};
 use semel::inbox::{self, VERSION};
 use semel::source::Identify;
@@ -11,8 +11,8 @@ use semel::source::memory::MemoryQueue;
 
 use crate::outbox::dead_world::{Place, options, push, until};
 
-fn poison(text: &str) -> Option<Failed> {
-    text.ends_with('!').then(|| Failed::new(format!("cannot read {text}")))
+fn poison(text: &str) -> Option<HandlerError> {
+    text.ends_with('!').then(|| HandlerError::retry(format!("cannot read {text}")))
 }
 
 async fn letters(place: &Place) -> Vec<StoredDeadLetter> {

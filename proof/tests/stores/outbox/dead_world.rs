@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rusqlite::{Connection, TransactionBehavior};
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::inbox::dead_letter::DeadLetterStore;
 use semel::inbox::{self, Inbox};
 use semel::source::memory::MemoryQueue;
@@ -82,7 +82,7 @@ impl Place {
     }
 
     /// A handler that fails where this says so.
-    pub fn handler(&self, trouble: impl Fn(&str) -> Option<Failed> + Send + Sync + 'static) -> Effects {
+    pub fn handler(&self, trouble: impl Fn(&str) -> Option<HandlerError> + Send + Sync + 'static) -> Effects {
         Effects { pool: self.pool.clone(), marks: true, trouble: Arc::new(trouble) }
     }
 
@@ -138,14 +138,14 @@ fn open(path: &PathBuf) -> Connection {
     db
 }
 
-type Trouble = dyn Fn(&str) -> Option<Failed> + Send + Sync;
+type FailureOf = dyn Fn(&str) -> Option<HandlerError> + Send + Sync;
 
 /// Writes the payload of each message as a row, in the transaction of its mark.
 #[derive(Clone)]
 pub struct Effects {
     pool: Pool,
     marks: bool,
-    trouble: Arc<Trouble>,
+    trouble: Arc<FailureOf>,
 }
 
 impl Effects {
@@ -162,7 +162,7 @@ fn text(message: &Message) -> String {
 
 macro_rules! in_pool {
     ($self:ident, $pool:ident, $messages:ident, $insert:literal) => {{
-        let mut tx = $pool.begin().await.map_err(Failed::later)?;
+        let mut tx = $pool.begin().await.map_err(HandlerError::transient)?;
         let inbox = Inbox::new("mail").unwrap();
         let known = if $self.marks { $messages } else { &[] };
         let marked = inbox.mark_all_tx(&mut tx, known).await?;
@@ -170,25 +170,30 @@ macro_rules! in_pool {
             if $self.marks && !marked.is_fresh(at) {
                 continue;
             }
-            sqlx::query($insert).bind(text(message)).execute(&mut *tx).await.map_err(Failed::later)?;
+            sqlx::query($insert)
+                .bind(text(message))
+                .execute(&mut *tx)
+                .await
+                .map_err(HandlerError::transient)?;
             if let Some(failed) = ($self.trouble)(&text(message)) {
                 return Err(failed);
             }
         }
         marked.end_tx(&mut tx).await?;
-        tx.commit().await.map_err(Failed::later)
+        tx.commit().await.map_err(HandlerError::transient)
     }};
 }
 
 impl Handler for Effects {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         match &self.pool {
             Pool::Postgres(pool) => in_pool!(self, pool, messages, "INSERT INTO effect (text) VALUES ($1)"),
             Pool::Mysql(pool) => in_pool!(self, pool, messages, "INSERT INTO effect (text) VALUES (?)"),
             Pool::Sqlite(path) => {
                 let mut db = open(path);
-                let tx =
-                    db.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Failed::later)?;
+                let tx = db
+                    .transaction_with_behavior(TransactionBehavior::Immediate)
+                    .map_err(HandlerError::transient)?;
                 let known = if self.marks { messages } else { &[] };
                 let marked = Inbox::new("mail").unwrap().mark_all_now(&tx, known)?;
                 for (at, message) in messages.iter().enumerate() {
@@ -196,13 +201,13 @@ impl Handler for Effects {
                         continue;
                     }
                     tx.execute("INSERT INTO effect (text) VALUES (?1)", [text(message)])
-                        .map_err(Failed::later)?;
+                        .map_err(HandlerError::transient)?;
                     if let Some(failed) = (self.trouble)(&text(message)) {
                         return Err(failed);
                     }
                 }
                 marked.end_now(&tx)?;
-                tx.commit().map_err(Failed::later)
+                tx.commit().map_err(HandlerError::transient)
             }
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use semel::tx::driver::{Dialect, DriverErrorKind, Sql, Tx};
-use semel::tx::ledger::{self, Account, AccountId, LedgerError, Posting, PostingId, Receipt};
+use semel::tx::ledger::{self, Account, AccountId, LedgerError, Posting, PostingId, PostingReceipt};
 use semel::tx::reference::{self, ReferenceError};
 use semel::tx::upsert::{self, Inserted, Updated};
 use semel::{Intent, Key, Operation, Scope};
@@ -81,7 +81,7 @@ async fn over_sqlx(
     posting: &Posting,
     isolation: &'static str,
     commits: bool,
-) -> Option<Receipt> {
+) -> Option<PostingReceipt> {
     loop {
         let mut tx = pool.begin().await.unwrap();
         sqlx::query(isolation).execute(&mut *tx).await.unwrap();
@@ -103,7 +103,7 @@ async fn over_tokio_postgres(
     posting: &Posting,
     isolation: &'static str,
     commits: bool,
-) -> Option<Receipt> {
+) -> Option<PostingReceipt> {
     loop {
         let mut tx = client.transaction().await.unwrap();
         tx.batch_execute(isolation).await.unwrap();
@@ -119,7 +119,7 @@ async fn over_tokio_postgres(
     }
 }
 
-type Told = Arc<Mutex<HashMap<PostingId, Vec<Receipt>>>>;
+type Told = Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>>;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use semel::http::EdgeBody;
+use semel::http::BufferedBody;
 use semel::http::client::decide::Why;
 use semel::http::client::durable::{DurableError, End, FromJournal};
 use semel::http::client::{ClientError, FirstSent};
@@ -127,7 +127,7 @@ impl Scene {
         }
     }
 
-    async fn answered(&self, intent: usize, response: Response<EdgeBody<Chunks>>) -> Given {
+    async fn answered(&self, intent: usize, response: Response<BufferedBody<Chunks>>) -> Given {
         let Some(answer) = read(response).await else { return Given::Other };
         self.stage.count("answered", 1);
         self.stage.trace(format_args!("intent {intent}: a caller has {} {:?}", answer.status, answer.body));
@@ -158,7 +158,7 @@ impl Scene {
 }
 
 /// `None` for what is about the caller and no answer to the intent, and for a body that breaks.
-pub(super) async fn read(response: Response<EdgeBody<Chunks>>) -> Option<Answer> {
+pub(super) async fn read(response: Response<BufferedBody<Chunks>>) -> Option<Answer> {
     let status = response.status().as_u16();
     let not_kept = response.headers().contains_key("idempotency-body");
     let body = response.into_body().collect().await.ok()?.to_bytes();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use semel::http::client::durable::{FromJournal, State};
+use semel::http::client::durable::{FromJournal, JournalState};
 
 use super::application::{amount, read};
 use super::draw::{ON_ITS_WAY_MAX_MS, RUN_TAKES_MAX_MS};
@@ -48,7 +48,7 @@ pub(super) fn bound(settings: &Settings, intents: usize) -> Duration {
 }
 
 /// Where the journal has each intent: its state, if it has no answer.
-pub(super) type Unfinished = BTreeMap<usize, State>;
+pub(super) type Unfinished = BTreeMap<usize, JournalState>;
 
 impl Scene {
     /// What is in the journal without an answer.
@@ -184,14 +184,19 @@ impl Scene {
         }
     }
 
-    fn judge_journal(&self, intent: usize, pages: &Pages, state: Option<State>) -> Result<(), Violation> {
+    fn judge_journal(
+        &self,
+        intent: usize,
+        pages: &Pages,
+        state: Option<JournalState>,
+    ) -> Result<(), Violation> {
         let broken = |law, what: &str| Err(Violation::new(law, format!("intent {intent} {what}")));
         match state {
-            Some(State::Open) => broken(EVERY_INTENT_ENDS, "is still open"),
-            Some(State::Held) if !pages.may_hold && !self.clock_may_hold() => {
+            Some(JournalState::Open) => broken(EVERY_INTENT_ENDS, "is still open"),
+            Some(JournalState::Held) if !pages.may_hold && !self.clock_may_hold() => {
                 broken(HELD_FOR_A_REASON, "is held although no answer said so")
             }
-            Some(State::Expired) if !self.is_too_old(pages) => {
+            Some(JournalState::Expired) if !self.is_too_old(pages) => {
                 broken(NOT_TOO_EARLY, "was given up although the server remembers it")
             }
             None if !pages.sent.is_empty() && pages.recorded.is_none() => {

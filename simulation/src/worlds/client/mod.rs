@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel::guard::Spawn;
-use semel::http::client::durable::State;
+use semel::http::client::durable::JournalState;
 
 use crate::process::Process;
 use crate::stage::Stage;
@@ -157,7 +157,7 @@ async fn play(scene: &Arc<Scene>) -> Result<(), Violation> {
     let until = scene.stage.elapsed() + bound;
     let unfinished = loop {
         let unfinished = scene.unfinished().await?;
-        let open = unfinished.values().any(|state| *state == State::Open) || !calls.left().is_empty();
+        let open = unfinished.values().any(|state| *state == JournalState::Open) || !calls.left().is_empty();
         if !open || scene.stage.elapsed() >= until {
             break unfinished;
         }

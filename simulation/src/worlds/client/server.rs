@@ -177,7 +177,7 @@ fn layer(scene: &Arc<Scene>, guard: &Guard<MemoryStore>) -> IdempotencyLayer<Mem
     rule = match settings.in_flight {
         plan::InFlight::Reject => rule,
         plan::InFlight::Wait(wait_ms) => rule.in_flight(InFlight::Wait(ms(wait_ms))),
-        plan::InFlight::Accept => rule.accept(),
+        plan::InFlight::Accept => rule.respond_accepted(),
     };
     if let Some(after_ms) = settings.respond_async_after_ms {
         rule = rule.respond_async_after(ms(after_ms));
@@ -202,7 +202,7 @@ fn layer(scene: &Arc<Scene>, guard: &Guard<MemoryStore>) -> IdempotencyLayer<Mem
             Scope::tenant(tenant)
         })
         .profile(profile)
-        .status_at("/intents")
+        .status_path("/intents")
         .rule(rule)
         .build();
     layer.expect("the plan's settings make a layer")

@@ -424,7 +424,7 @@ impl Source for SimSource {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.broker.lease() / 3
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel::guard::{Guard, Limits};
-use semel::inbox::consumer::{Failed, Handler, Message};
-use semel::inbox::store_dedup::{AtLeastOnce, AtMostOnce, Call, ClaimFinish, Dedup, Work};
+use semel::inbox::consumer::{Handler, HandlerError, Message};
+use semel::inbox::store_dedup::{AtLeastOnce, AtMostOnce, ClaimFinish, Dedup, Work, WorkAttempt};
 use semel::intent::policy::StoreTime;
 use semel::store::memory::MemoryStore;
 use semel::{Effect, observe::Metrics};
@@ -61,7 +61,7 @@ impl AnyHandler {
 }
 
 impl Handler for AnyHandler {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         match self {
             Self::Commit(handler) => handler.handle(messages).await,
             Self::AtMostOnce(handler) => handler.handle(messages).await,
@@ -120,7 +120,7 @@ impl Effects {
     }
 
     /// The database is asked for something.
-    async fn ask(&self) -> Result<(), Failed> {
+    async fn ask(&self) -> Result<(), HandlerError> {
         let ms = self.ledger.plan.settings.handle_ms;
         tokio::time::sleep(Duration::from_millis(ms)).await;
         self.gate.open().await;
@@ -132,16 +132,16 @@ impl Effects {
         self.ledger.stage.count("calls while the handler is down", 1);
         match down {
             Down::Hangs => std::future::pending().await,
-            Down::SaysLater => Err(Failed::later("the database is down").not_applied()),
+            Down::SaysLater => Err(HandlerError::transient("the database is down").not_applied()),
             Down::Refuses if self.ledger.stage.has("calls an outage the message's fault") => {
-                Err(Failed::poison("the database is down"))
+                Err(HandlerError::permanent("the database is down"))
             }
-            Down::Refuses => Err(Failed::new("the database is down").not_applied()),
+            Down::Refuses => Err(HandlerError::retry("the database is down").not_applied()),
         }
     }
 
     /// The work for one message, as far as it can fail.
-    async fn try_one(&self, message: usize) -> Result<(), Failed> {
+    async fn try_one(&self, message: usize) -> Result<(), HandlerError> {
         let behaviour = self.ledger.state().messages[message].behaviour;
         let now = self.ledger.now();
         let until = |ms: u64| now < Duration::from_millis(ms);
@@ -161,12 +161,12 @@ impl Effects {
                 Ok(())
             }
             Behaviour::Fails if self.ledger.stage.has("says later of everything") => {
-                Err(Failed::later("not now"))
+                Err(HandlerError::transient("not now"))
             }
-            Behaviour::Fails => Err(Failed::new("it cannot be handled").not_applied()),
-            Behaviour::Poison => Err(Failed::poison("it makes no sense").not_applied()),
-            Behaviour::FailsUntil(ms) if until(ms) => Err(Failed::new("not yet").not_applied()),
-            Behaviour::LaterUntil(ms) if until(ms) => Err(Failed::later("not now").not_applied()),
+            Behaviour::Fails => Err(HandlerError::retry("it cannot be handled").not_applied()),
+            Behaviour::Poison => Err(HandlerError::permanent("it makes no sense").not_applied()),
+            Behaviour::FailsUntil(ms) if until(ms) => Err(HandlerError::retry("not yet").not_applied()),
+            Behaviour::LaterUntil(ms) if until(ms) => Err(HandlerError::transient("not now").not_applied()),
             _ => Ok(()),
         }
     }
@@ -180,7 +180,7 @@ impl Effects {
         lost
     }
 
-    async fn try_all(&self, fresh: &[usize]) -> Result<(), Failed> {
+    async fn try_all(&self, fresh: &[usize]) -> Result<(), HandlerError> {
         self.ask().await?;
         for message in fresh {
             self.try_one(*message).await?;
@@ -191,7 +191,7 @@ impl Effects {
 
 impl Handler for Effects {
     /// Marks and effects, in one commit.
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         let numbers: Vec<usize> = messages.iter().map(number).collect();
         let stage = &self.ledger.stage;
         let mut under_way = self.under_way(numbers.clone());
@@ -224,7 +224,7 @@ impl Handler for Effects {
         match self.commit_unknown() {
             true => {
                 numbers.iter().for_each(|message| self.ledger.in_doubt(*message));
-                Err(Failed::later("the answer to the commit was lost"))
+                Err(HandlerError::transient("the answer to the commit was lost"))
             }
             false => Ok(()),
         }
@@ -233,7 +233,7 @@ impl Handler for Effects {
 
 impl Work for Effects {
     /// The effect alone: the mark is the mode's.
-    async fn run(&self, call: Call) -> Result<(), Failed> {
+    async fn run(&self, call: WorkAttempt) -> Result<(), HandlerError> {
         let message = number(&call.message);
         let mut under_way = self.under_way(vec![message]);
         self.ledger.stage.count("calls", 1);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel::inbox::Identity;
-use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, Failed};
+use semel::inbox::consumer::{DeadLetter, DeadLetters, Due, HandlerError};
 use semel::source::Delivery;
 use tokio::time::Instant;
 
@@ -63,7 +63,7 @@ impl Letters {
         self.kept().values().any(|letter| letter.wanted)
     }
 
-    async fn ask(&self) -> Result<(), Failed> {
+    async fn ask(&self) -> Result<(), HandlerError> {
         tokio::time::sleep(ASKED).await;
         self.gate.open().await;
         let down = self.ledger.faults().find_map(|fault| match fault {
@@ -77,14 +77,14 @@ impl Letters {
                 if hangs {
                     std::future::pending::<()>().await;
                 }
-                Err(Failed::later("dead letters cannot be kept now"))
+                Err(HandlerError::transient("dead letters cannot be kept now"))
             }
         }
     }
 }
 
 impl DeadLetters for Letters {
-    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, _: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         self.ask().await?;
         let text = std::str::from_utf8(&message.delivery.payload).unwrap_or_default();
         let number: usize = text.parse().unwrap_or(usize::MAX);
@@ -106,7 +106,7 @@ impl DeadLetters for Letters {
         Ok(())
     }
 
-    async fn due(&self, _: &str, most: usize, lease: Duration) -> Result<Vec<Due>, Failed> {
+    async fn due(&self, _: &str, most: usize, lease: Duration) -> Result<Vec<Due>, HandlerError> {
         self.ask().await?;
         let now = Instant::now();
         let (mut due, mut keys) = (Vec::new(), BTreeSet::new());
@@ -123,7 +123,7 @@ impl DeadLetters for Letters {
         Ok(due)
     }
 
-    async fn handled(&self, letter: i64) -> Result<(), Failed> {
+    async fn handled(&self, letter: i64) -> Result<(), HandlerError> {
         self.ask().await?;
         if let Some(letter) = self.kept().remove(&letter) {
             self.ledger.state().messages[letter.message].letter_open = false;
@@ -132,7 +132,7 @@ impl DeadLetters for Letters {
         Ok(())
     }
 
-    async fn failed(&self, letter: i64, _: &str, _: u32) -> Result<(), Failed> {
+    async fn failed(&self, letter: i64, _: &str, _: u32) -> Result<(), HandlerError> {
         self.ask().await?;
         if let Some(letter) = self.kept().get_mut(&letter) {
             letter.wanted = false;

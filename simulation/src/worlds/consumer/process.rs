@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use semel::inbox::consumer::{Consumer, ConsumerOptions, ConsumerStats, Mechanism, Stop};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, ConsumerStats, ConsumerStopHandle, Mechanism};
 use semel::source::SourceError;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep};
@@ -73,7 +73,7 @@ pub(super) struct Fleet {
 struct Running {
     gate: Gate,
     process: Process,
-    stop: Stop,
+    stop: ConsumerStopHandle,
     task: JoinHandle<Result<ConsumerStats, SourceError>>,
 }
 

@@ -2,7 +2,7 @@
 //! `stage.has`.
 
 use semel::intent::policy::LEASE_MS_MAX;
-use semel::intent::state::{Answer, Change, Decider, Event, Head, Step, step};
+use semel::intent::state::{Change, Decider, Head, Step, StepAnswer, StepEvent, step};
 use semel::{Effect, Epoch, State, StoreTime};
 
 /// All bugs that can be planted.
@@ -40,44 +40,44 @@ pub(super) fn decider(planted: impl Fn(&str) -> bool) -> Decider {
     with.into_iter().find(|(name, _)| planted(name)).map_or(step, |(_, decider)| decider)
 }
 
-fn rerun_after_lapse(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn rerun_after_lapse(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, event) {
-        (Some(head), Event::Claim { .. }) if head.is_lapsed(now) => {
+        (Some(head), StepEvent::Claim { .. }) if head.is_lapsed(now) => {
             step(Some(&Head { effect: Effect::Keyed, ..*head }), &keyed(event), now)
         }
         _ => step(head, event, now),
     }
 }
 
-fn keyed(event: &Event) -> Event {
+fn keyed(event: &StepEvent) -> StepEvent {
     match *event {
-        Event::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
-            Event::Claim { fingerprint, owner, effect: Effect::Keyed, lease_ms, fresh }
+        StepEvent::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
+            StepEvent::Claim { fingerprint, owner, effect: Effect::Keyed, lease_ms, fresh }
         }
         other => other,
     }
 }
 
 /// Retention starts at the claim and not at the finish: what took longer is forgotten at once.
-fn forgets_outcomes(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn forgets_outcomes(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     let mut step = step(head, event, now);
-    if let (Event::Finish { .. }, Change::Put(head)) = (event, &mut step.change) {
+    if let (StepEvent::Finish { .. }, Change::Put(head)) = (event, &mut step.change) {
         head.expires_at = Some(now);
     }
     step
 }
 
 /// A cache lookup instead of a claim: every caller that finds no outcome runs.
-fn claims_are_not_exclusive(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn claims_are_not_exclusive(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     let fair = step(head, event, now);
-    if fair.answer == Answer::InFlight { step(None, event, now) } else { fair }
+    if fair.answer == StepAnswer::InFlight { step(None, event, now) } else { fair }
 }
 
-fn any_request_will_do(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn any_request_will_do(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, event) {
-        (Some(head), Event::Claim { owner, effect, lease_ms, fresh, .. }) => {
+        (Some(head), StepEvent::Claim { owner, effect, lease_ms, fresh, .. }) => {
             let (fingerprint, owner, effect) = (head.fingerprint, *owner, *effect);
-            let event = Event::Claim { fingerprint, owner, effect, lease_ms: *lease_ms, fresh: *fresh };
+            let event = StepEvent::Claim { fingerprint, owner, effect, lease_ms: *lease_ms, fresh: *fresh };
             step(Some(head), &event, now)
         }
         _ => step(head, event, now),
@@ -85,39 +85,43 @@ fn any_request_will_do(head: Option<&Head>, event: &Event, now: StoreTime) -> St
 }
 
 /// An owner that was taken over or decided over still writes.
-fn finish_is_not_fenced(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn finish_is_not_fenced(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, *event) {
-        (Some(head), Event::Finish { verdict, retention, .. }) => {
+        (Some(head), StepEvent::Finish { verdict, retention, .. }) => {
             let (owner, epoch) = (head.owner, head.epoch);
-            step(Some(head), &Event::Finish { owner, epoch, verdict, retention }, now)
+            step(Some(head), &StepEvent::Finish { owner, epoch, verdict, retention }, now)
         }
         _ => step(head, event, now),
     }
 }
 
 /// One time to live for everything.
-fn sweeps_uncertain(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn sweeps_uncertain(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, event) {
-        (Some(head), Event::Sweep) if head.state_at(now) == Some(State::Uncertain) => {
-            Step { answer: Answer::Removed, change: Change::Remove, other_recipe: false }
+        (Some(head), StepEvent::Sweep) if head.state_at(now) == Some(State::Uncertain) => {
+            Step { answer: StepAnswer::Removed, change: Change::Remove, other_recipe: false }
         }
         _ => step(head, event, now),
     }
 }
 
 /// The fence is the lease and not the epoch.
-fn late_outcomes_are_refused(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn late_outcomes_are_refused(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     match (head, event) {
-        (Some(head), Event::Finish { owner, verdict, retention, .. }) if head.is_lapsed(now) => {
+        (Some(head), StepEvent::Finish { owner, verdict, retention, .. }) if head.is_lapsed(now) => {
             let (owner, epoch) = (*owner, Epoch(u64::MAX));
-            step(Some(head), &Event::Finish { owner, epoch, verdict: *verdict, retention: *retention }, now)
+            step(
+                Some(head),
+                &StepEvent::Finish { owner, epoch, verdict: *verdict, retention: *retention },
+                now,
+            )
         }
         _ => step(head, event, now),
     }
 }
 
 /// A lease given while the clock was far ahead is believed.
-fn far_leases_are_waited_for(head: Option<&Head>, event: &Event, now: StoreTime) -> Step {
+fn far_leases_are_waited_for(head: Option<&Head>, event: &StepEvent, now: StoreTime) -> Step {
     let longest = now.plus_ms(LEASE_MS_MAX);
     let waited_for = head.map(|head| Head { lease_until: head.lease_until.min(longest), ..*head });
     step(waited_for.as_ref(), event, now)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::{Attempt, Effect, Ended, Execution, Outcome};
+use semel::{Attempt, Effect, Execution, Outcome, WorkResult};
 use tokio::sync::oneshot;
 
 use super::ledger::{Downstream, Ledger, RunEnd};
@@ -55,17 +55,17 @@ impl Worker {
         running.ended = true;
         self.ledger.run_ends(run, RunEnd::Returned(work.end));
         let (ended, body) = match (work.end, answer) {
-            (_, Some(Ok(body))) => (Ended::Completed, body),
-            (_, Some(Err(refusal))) => (Ended::FailedFinal, refusal),
+            (_, Some(Ok(body))) => (WorkResult::Completed, body),
+            (_, Some(Err(refusal))) => (WorkResult::FailedFinal, refusal),
             // Mistaken for "nothing happened": the request may have arrived.
             (End::Broken { .. }, _) if self.stage.has("broken call taken for not applied") => {
-                (Ended::NotApplied, "connection reset".to_owned())
+                (WorkResult::NotApplied, "connection reset".to_owned())
             }
             // Unwinds as a panic does, without a line on stderr for each of thousands.
             (End::Panic { .. }, _) => std::panic::resume_unwind(Box::new("on purpose")),
-            (End::Hold { .. }, _) => (Ended::Hold, "a person shall look".to_owned()),
-            (End::NotApplied, _) => (Ended::NotApplied, "nothing happened".to_owned()),
-            _ => (Ended::Unknown, "connection reset".to_owned()),
+            (End::Hold { .. }, _) => (WorkResult::Hold, "a person shall look".to_owned()),
+            (End::NotApplied, _) => (WorkResult::NotApplied, "nothing happened".to_owned()),
+            _ => (WorkResult::Unknown, "connection reset".to_owned()),
         };
         let body = if work.large { large(&body) } else { body };
         Execution { ended, outcome: Outcome::new(200, body) }

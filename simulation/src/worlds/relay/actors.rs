@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use semel::guard::Spawn;
-use semel::relay::{Poison, Relay, RelayError, RelayOptions, Stop};
+use semel::relay::{Poison, Relay, RelayError, RelayOptions, RelayStopHandle};
 
 use super::broker::Broker;
 use super::outbox::Outbox;
@@ -17,7 +17,7 @@ type End = Arc<Mutex<Option<Result<(), RelayError>>>>;
 
 struct Running {
     process: Process,
-    stop: Stop,
+    stop: RelayStopHandle,
     end: End,
 }
 

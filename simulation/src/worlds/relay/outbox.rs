@@ -7,7 +7,8 @@ use std::time::Duration;
 use semel::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
 use semel::relay::poll::{DUE_EVERY, due_after};
 use semel::relay::{
-    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
+    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
+    SinkCheckpoint,
 };
 use semel::store::{ErrorKind, Fate, StoreError};
 use tokio::time::Instant;
@@ -251,7 +252,7 @@ impl SimulatedSource {
     }
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
-        let position = Position { lineage: Lineage::read("simulated"), place };
+        let position = Position { lineage: OutboxLineage::read("simulated"), place };
         let batch = match &origin {
             Origin::Chunk { .. } => Batch::new(position, events),
             Origin::Parked { .. } => Batch::retry(position, events),

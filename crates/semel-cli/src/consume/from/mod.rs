@@ -72,8 +72,8 @@ impl Source for AnySource {
         each!(self, source => source.keep(held).await)
     }
 
-    fn keep_in(&self) -> Duration {
-        each!(self, source => source.keep_in())
+    fn renew_after(&self) -> Duration {
+        each!(self, source => source.renew_after())
     }
 
     fn poll_interval(&self) -> Duration {

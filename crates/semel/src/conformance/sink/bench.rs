@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::harness::{Seen, SinkHarness};
+use super::harness::{ReadMessage, SinkHarness};
 use crate::outbox::Event;
 use crate::sink::{Published, Sink};
 
@@ -79,12 +79,12 @@ impl<'a, H: SinkHarness> Bench<'a, H> {
         self.fail(format_args!("{} events were not confirmed however often tried: {error}", open.len()))
     }
 
-    pub(super) async fn read(&self, topic: &str) -> Vec<Seen> {
+    pub(super) async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.harness.read(topic).await
     }
 
     /// How often the reader saw that event.
-    pub(super) fn times(&self, seen: &[Seen], event: &Event) -> usize {
+    pub(super) fn times(&self, seen: &[ReadMessage], event: &Event) -> usize {
         let id = event.id().to_string();
         seen.iter().filter(|seen| seen.id() == Some(id.as_str())).count()
     }

@@ -31,7 +31,7 @@ pub trait SinkHarness: Send + Sync {
     fn refusing(&self) -> impl Future<Output = Option<(String, Bytes)>> + Send;
 
     /// Everything in the topic, as the broker has it: those of one key in their order.
-    fn read(&self, topic: &str) -> impl Future<Output = Vec<Seen>> + Send;
+    fn read(&self, topic: &str) -> impl Future<Output = Vec<ReadMessage>> + Send;
 
     /// Whatever the broker does, a call has ended after this.
     fn bound(&self) -> Duration {
@@ -46,14 +46,14 @@ pub trait SinkHarness: Send + Sync {
 
 /// An event as a reader saw it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Seen {
+pub struct ReadMessage {
     /// The payload.
     pub payload: Bytes,
     /// The headers, under the names of [`headers`], in lower case.
     pub headers: Vec<(String, String)>,
 }
 
-impl Seen {
+impl ReadMessage {
     /// Names are compared in lower case: some brokers do not keep the case.
     pub fn new<'a>(payload: impl Into<Bytes>, headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let lower = |(name, text): (&str, &str)| (name.to_ascii_lowercase(), text.to_owned());

@@ -14,7 +14,7 @@ mod metadata;
 mod order;
 
 pub use ambiguity::*;
-pub use harness::{Seen, SinkHarness};
+pub use harness::{ReadMessage, SinkHarness};
 pub use metadata::*;
 pub use order::*;
 

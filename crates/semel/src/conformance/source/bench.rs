@@ -88,7 +88,7 @@ impl<'a, H: SourceHarness> Bench<'a, H> {
         let (until, mut kept) = (self.deadline(), Instant::now());
         let mut came = Vec::new();
         while came.len() < count {
-            if kept.elapsed() >= source.keep_in() {
+            if kept.elapsed() >= source.renew_after() {
                 kept = Instant::now();
                 self.keep(source, &receipts(&came)).await;
             }

@@ -36,7 +36,7 @@ async fn is_kept(harness: &impl SourceHarness, last: bool) -> bool {
     let begun = Instant::now();
     let mut to_other = Vec::new();
     while begun.elapsed() < lease * 3 {
-        let pause = source.keep_in().min(lease);
+        let pause = source.renew_after().min(lease);
         let next = tokio::time::Instant::from_std(kept + pause);
         while tokio::time::Instant::now() < next {
             let left = next.saturating_duration_since(tokio::time::Instant::now()).min(WAIT);

@@ -13,9 +13,9 @@ use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use super::error::BoxError;
-use super::response_class::{Seen, Signals};
+use super::response_class::{ResponseClass, Signals};
 use super::transport::never_sent;
-use crate::http::body::{EdgeBody, Extent};
+use crate::http::body::{BufferedBody, Extent};
 use crate::in_progress::IN_PROGRESS_BYTES_MAX;
 
 /// Longer than anybody waits, and short enough to be added to any moment.
@@ -23,7 +23,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// What is left in hand after an attempt: one of them, or neither.
 pub(super) struct Got<R: Body> {
-    pub(super) response: Option<Response<EdgeBody<R>>>,
+    pub(super) response: Option<Response<BufferedBody<R>>>,
     pub(super) error: Option<BoxError>,
 }
 
@@ -32,7 +32,7 @@ impl<R: Body> Got<R> {
         Self { response: None, error: None }
     }
 
-    fn response(response: Response<EdgeBody<R>>) -> Self {
+    fn response(response: Response<BufferedBody<R>>) -> Self {
         Self { response: Some(response), error: None }
     }
 
@@ -47,7 +47,7 @@ pub(super) async fn attempt<S, R>(
     timeout: Duration,
     answer_bytes_max: usize,
     wall: &(dyn Fn() -> SystemTime + Send + Sync),
-) -> (Seen, Got<R>)
+) -> (ResponseClass, Got<R>)
 where
     S: Service<Request<Full<Bytes>>, Response = Response<R>>,
     S::Error: Into<BoxError>,
@@ -57,27 +57,28 @@ where
     let deadline = Instant::now() + timeout.min(TIMEOUT_MAX);
     match timeout_at(deadline, poll_fn(|cx| transport.poll_ready(cx))).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => return (Seen::NotSent, Got::error(error)),
-        Err(_) => return (Seen::NotSent, Got::nothing()),
+        Ok(Err(error)) => return (ResponseClass::NotSent, Got::error(error)),
+        Err(_) => return (ResponseClass::NotSent, Got::nothing()),
     }
     let response = match timeout_at(deadline, transport.call(request)).await {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => {
             let error = error.into();
-            let seen = if never_sent(&*error) { Seen::NotSent } else { Seen::Lost };
+            let seen = if never_sent(&*error) { ResponseClass::NotSent } else { ResponseClass::Lost };
             return (seen, Got::error(error));
         }
-        Err(_) => return (Seen::TimedOut, Got::nothing()),
+        Err(_) => return (ResponseClass::TimedOut, Got::nothing()),
     };
     let (head, body) = response.into_parts();
-    let signals = |body: &[u8]| Seen::Answer(Signals::read(head.status, &head.headers, body, wall()));
+    let signals =
+        |body: &[u8]| ResponseClass::Answer(Signals::read(head.status, &head.headers, body, wall()));
     // Its end is not what its readers wait for.
     if head.status.is_success() && is_event_stream(&head.headers) {
         let seen = signals(&[]);
-        return (seen, Got::response(Response::from_parts(head, EdgeBody::untouched(body))));
+        return (seen, Got::response(Response::from_parts(head, BufferedBody::untouched(body))));
     }
     let left = deadline.saturating_duration_since(Instant::now());
-    let mut body = EdgeBody::untouched(body);
+    let mut body = BufferedBody::untouched(body);
     // Whether a 202 is semel's own is in its body.
     let bytes_max = match head.status {
         StatusCode::ACCEPTED => answer_bytes_max.max(IN_PROGRESS_BYTES_MAX),
@@ -85,9 +86,9 @@ where
     };
     let extent = body.fill(bytes_max, Some(left)).await;
     match extent {
-        Extent::Error => (Seen::Lost, broken(body).await),
+        Extent::Error => (ResponseClass::Lost, broken(body).await),
         // Not the bound in bytes, then the one in time: the answer stopped half way.
-        Extent::Bound if Instant::now() >= deadline => (Seen::TimedOut, Got::nothing()),
+        Extent::Bound if Instant::now() >= deadline => (ResponseClass::TimedOut, Got::nothing()),
         Extent::Whole | Extent::Trailers | Extent::Bound | Extent::Full => {
             let seen = signals(body.data());
             (seen, Got::response(Response::from_parts(head, body)))
@@ -101,7 +102,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 /// The error that the body ends in.
-async fn broken<R>(mut body: EdgeBody<R>) -> Got<R>
+async fn broken<R>(mut body: BufferedBody<R>) -> Got<R>
 where
     R: Body<Data = Bytes>,
     R::Error: Into<BoxError>,

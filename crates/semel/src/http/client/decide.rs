@@ -16,7 +16,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use super::policy::RetryPolicy;
-use super::response_class::{Seen, Signals};
+use super::response_class::{ResponseClass, Signals};
 use crate::http::problem::Code;
 
 /// Where an intent stands after an attempt.
@@ -34,7 +34,7 @@ pub struct Moment {
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decision {
+pub enum RetryDecision {
     /// The same request with the same key, after this long.
     Retry {
         /// How long to wait.
@@ -70,26 +70,26 @@ pub enum Why {
 }
 
 /// Decides. Every `Retry` begins within the budget: `elapsed + after < time_max` and `after < sendable`.
-pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &Seen) -> Decision {
+pub fn decide(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> RetryDecision {
     if let Some(why) = last_word(seen) {
-        return Decision::Stop { why };
+        return RetryDecision::Stop { why };
     }
     if moment.attempts >= policy.attempts_max {
-        return Decision::Stop { why: Why::Attempts };
+        return RetryDecision::Stop { why: Why::Attempts };
     }
     let after = wait(policy, moment, seen);
     if after >= policy.time_max.saturating_sub(moment.elapsed) {
-        return Decision::Stop { why: Why::Time };
+        return RetryDecision::Stop { why: Why::Time };
     }
     if after >= moment.sendable {
-        return Decision::Stop { why: Why::Retention };
+        return RetryDecision::Stop { why: Why::Retention };
     }
-    Decision::Retry { after }
+    RetryDecision::Retry { after }
 }
 
 /// Why another attempt makes no sense, if it does not.
-fn last_word(seen: &Seen) -> Option<Why> {
-    let Seen::Answer(signals) = seen else { return None };
+fn last_word(seen: &ResponseClass) -> Option<Why> {
+    let ResponseClass::Answer(signals) = seen else { return None };
     // First and without exception: these two are where a retry does harm, or at best nothing.
     match signals.code {
         Some(Code::Reused) => return Some(Why::Mismatch),
@@ -124,9 +124,9 @@ fn is_transient(code: Code) -> bool {
 
 /// Full jitter (anything up to the exponential bound) spreads a crowd best. After a `Retry-After`, which
 /// the whole crowd got, it comes on top.
-fn wait(policy: &RetryPolicy, moment: &Moment, seen: &Seen) -> Duration {
+fn wait(policy: &RetryPolicy, moment: &Moment, seen: &ResponseClass) -> Duration {
     match seen {
-        Seen::Answer(Signals { retry_after: Some(asked), .. }) => {
+        ResponseClass::Answer(Signals { retry_after: Some(asked), .. }) => {
             asked.saturating_add(share(policy.backoff_base, moment.random))
         }
         _ => {
@@ -156,8 +156,8 @@ pub(super) enum Known {
 }
 
 /// `doubt` says whether an earlier attempt may have taken effect.
-pub(super) fn conclude(doubt: bool, why: Why, seen: &Seen) -> Known {
-    let Seen::Answer(signals) = seen else {
+pub(super) fn conclude(doubt: bool, why: Why, seen: &ResponseClass) -> Known {
+    let ResponseClass::Answer(signals) = seen else {
         return if doubt || leaves_doubt(seen) { Known::InDoubt } else { Known::NotSent };
     };
     if !settles(signals) && (doubt || leaves_doubt(seen)) {
@@ -170,11 +170,11 @@ pub(super) fn conclude(doubt: bool, why: Why, seen: &Seen) -> Known {
 }
 
 /// Whether this attempt may have taken effect without our knowing.
-pub(super) fn leaves_doubt(seen: &Seen) -> bool {
+pub(super) fn leaves_doubt(seen: &ResponseClass) -> bool {
     let signals = match seen {
-        Seen::NotSent => return false,
-        Seen::Lost | Seen::TimedOut => return true,
-        Seen::Answer(signals) => signals,
+        ResponseClass::NotSent => return false,
+        ResponseClass::Lost | ResponseClass::TimedOut => return true,
+        ResponseClass::Answer(signals) => signals,
     };
     match (signals.code, signals.status.as_u16()) {
         // It took effect, or may have (a failed attempt with a keyed effect, too), and what came of it is not known here as

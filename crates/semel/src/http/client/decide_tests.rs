@@ -32,53 +32,53 @@ fn coded(status: u16, code: Code) -> Signals {
 fn what_is_tried_again_and_what_is_not() {
     let says = |signals: Signals, said| Signals { should_retry: Some(said), ..signals };
     let replayed = |signals: Signals| Signals { replayed: true, ..signals };
-    let table: &[(Seen, Option<Why>)] = &[
-        (Seen::NotSent, None),
-        (Seen::Lost, None),
-        (Seen::TimedOut, None),
-        (Seen::Answer(answer(200)), Some(Why::Answered)),
-        (Seen::Answer(answer(202)), Some(Why::Answered)),
-        (Seen::Answer(answer(303)), Some(Why::Answered)),
-        (Seen::Answer(answer(400)), Some(Why::Answered)),
-        (Seen::Answer(answer(402)), Some(Why::Answered)),
-        (Seen::Answer(answer(409)), Some(Why::Answered)),
-        (Seen::Answer(answer(422)), Some(Why::Answered)),
-        (Seen::Answer(answer(408)), None),
-        (Seen::Answer(answer(425)), None),
-        (Seen::Answer(answer(429)), None),
-        (Seen::Answer(answer(500)), None),
-        (Seen::Answer(answer(502)), None),
-        (Seen::Answer(answer(503)), None),
-        (Seen::Answer(answer(599)), None),
-        (Seen::Answer(coded(409, Code::InProgress)), None),
-        (Seen::Answer(coded(202, Code::InProgress)), None),
-        (Seen::Answer(coded(409, Code::AttemptFailed)), None),
-        (Seen::Answer(coded(503, Code::StoreUnavailable)), None),
-        (Seen::Answer(coded(503, Code::Busy)), None),
-        (Seen::Answer(coded(503, Code::Draining)), None),
-        (Seen::Answer(coded(409, Code::Reused)), Some(Why::Mismatch)),
-        (Seen::Answer(coded(422, Code::Reused)), Some(Why::Mismatch)),
-        (Seen::Answer(coded(409, Code::Uncertain)), Some(Why::Uncertain)),
-        (Seen::Answer(coded(500, Code::Uncertain)), Some(Why::Uncertain)),
-        (Seen::Answer(coded(412, Code::KeyExpired)), Some(Why::Problem(Code::KeyExpired))),
-        (Seen::Answer(coded(500, Code::AnswerLost)), Some(Why::Problem(Code::AnswerLost))),
-        (Seen::Answer(coded(400, Code::KeyInvalid)), Some(Why::Problem(Code::KeyInvalid))),
+    let table: &[(ResponseClass, Option<Why>)] = &[
+        (ResponseClass::NotSent, None),
+        (ResponseClass::Lost, None),
+        (ResponseClass::TimedOut, None),
+        (ResponseClass::Answer(answer(200)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(202)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(303)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(400)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(402)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(409)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(422)), Some(Why::Answered)),
+        (ResponseClass::Answer(answer(408)), None),
+        (ResponseClass::Answer(answer(425)), None),
+        (ResponseClass::Answer(answer(429)), None),
+        (ResponseClass::Answer(answer(500)), None),
+        (ResponseClass::Answer(answer(502)), None),
+        (ResponseClass::Answer(answer(503)), None),
+        (ResponseClass::Answer(answer(599)), None),
+        (ResponseClass::Answer(coded(409, Code::InProgress)), None),
+        (ResponseClass::Answer(coded(202, Code::InProgress)), None),
+        (ResponseClass::Answer(coded(409, Code::AttemptFailed)), None),
+        (ResponseClass::Answer(coded(503, Code::StoreUnavailable)), None),
+        (ResponseClass::Answer(coded(503, Code::Busy)), None),
+        (ResponseClass::Answer(coded(503, Code::Draining)), None),
+        (ResponseClass::Answer(coded(409, Code::Reused)), Some(Why::Mismatch)),
+        (ResponseClass::Answer(coded(422, Code::Reused)), Some(Why::Mismatch)),
+        (ResponseClass::Answer(coded(409, Code::Uncertain)), Some(Why::Uncertain)),
+        (ResponseClass::Answer(coded(500, Code::Uncertain)), Some(Why::Uncertain)),
+        (ResponseClass::Answer(coded(412, Code::KeyExpired)), Some(Why::Problem(Code::KeyExpired))),
+        (ResponseClass::Answer(coded(500, Code::AnswerLost)), Some(Why::Problem(Code::AnswerLost))),
+        (ResponseClass::Answer(coded(400, Code::KeyInvalid)), Some(Why::Problem(Code::KeyInvalid))),
         // Headers are stronger than the status, but not stronger than a mismatch or a doubt,
         // and they do not make a success be asked for again.
-        (Seen::Answer(says(answer(409), true)), None),
-        (Seen::Answer(says(answer(404), true)), None),
-        (Seen::Answer(says(answer(503), false)), Some(Why::ServerSaysNo)),
-        (Seen::Answer(says(coded(503, Code::Busy), false)), Some(Why::Problem(Code::Busy))),
-        (Seen::Answer(says(answer(200), true)), Some(Why::Answered)),
-        (Seen::Answer(says(coded(409, Code::Reused), true)), Some(Why::Mismatch)),
-        (Seen::Answer(says(coded(409, Code::Uncertain), true)), Some(Why::Uncertain)),
+        (ResponseClass::Answer(says(answer(409), true)), None),
+        (ResponseClass::Answer(says(answer(404), true)), None),
+        (ResponseClass::Answer(says(answer(503), false)), Some(Why::ServerSaysNo)),
+        (ResponseClass::Answer(says(coded(503, Code::Busy), false)), Some(Why::Problem(Code::Busy))),
+        (ResponseClass::Answer(says(answer(200), true)), Some(Why::Answered)),
+        (ResponseClass::Answer(says(coded(409, Code::Reused), true)), Some(Why::Mismatch)),
+        (ResponseClass::Answer(says(coded(409, Code::Uncertain), true)), Some(Why::Uncertain)),
         // What is replayed would be replayed again.
-        (Seen::Answer(replayed(answer(500))), Some(Why::Answered)),
+        (ResponseClass::Answer(replayed(answer(500))), Some(Why::Answered)),
     ];
     for (seen, why) in table {
         match (decide(&policy(), &first(), seen), why) {
-            (Decision::Retry { .. }, None) => {}
-            (Decision::Stop { why }, Some(expected)) => assert_eq!(why, *expected, "{seen:?}"),
+            (RetryDecision::Retry { .. }, None) => {}
+            (RetryDecision::Stop { why }, Some(expected)) => assert_eq!(why, *expected, "{seen:?}"),
             (decision, _) => panic!("{seen:?}: {decision:?}"),
         }
     }
@@ -88,8 +88,8 @@ fn what_is_tried_again_and_what_is_not() {
 fn waits_double_up_to_their_bound_and_chance_takes_a_share() {
     let wait_ms = |attempts, random| {
         let policy = policy().attempts_max(100);
-        match decide(&policy, &Moment { attempts, random, ..first() }, &Seen::Lost) {
-            Decision::Retry { after } => after.as_millis(),
+        match decide(&policy, &Moment { attempts, random, ..first() }, &ResponseClass::Lost) {
+            RetryDecision::Retry { after } => after.as_millis(),
             stop => panic!("{stop:?}"),
         }
     };
@@ -99,27 +99,28 @@ fn waits_double_up_to_their_bound_and_chance_takes_a_share() {
 
 #[test]
 fn retry_after_is_waited_for_and_never_in_vain() {
-    let busy =
-        |seconds| Seen::Answer(Signals { retry_after: Some(Duration::from_secs(seconds)), ..answer(503) });
+    let busy = |seconds| {
+        ResponseClass::Answer(Signals { retry_after: Some(Duration::from_secs(seconds)), ..answer(503) })
+    };
     let decided = |seconds, moment| decide(&policy(), &moment, &busy(seconds));
     let after = Duration::from_millis(3_050);
-    assert_eq!(decided(3, first()), Decision::Retry { after });
+    assert_eq!(decided(3, first()), RetryDecision::Retry { after });
     // 59 seconds are left: what begins later is not waited for at all.
-    assert!(matches!(decided(58, first()), Decision::Retry { .. }));
-    assert_eq!(decided(59, first()), Decision::Stop { why: Why::Time });
-    assert_eq!(decided(u64::MAX, first()), Decision::Stop { why: Why::Time });
+    assert!(matches!(decided(58, first()), RetryDecision::Retry { .. }));
+    assert_eq!(decided(59, first()), RetryDecision::Stop { why: Why::Time });
+    assert_eq!(decided(u64::MAX, first()), RetryDecision::Stop { why: Why::Time });
     let old = Moment { sendable: Duration::from_secs(3), ..first() };
-    assert_eq!(decided(3, old), Decision::Stop { why: Why::Retention });
+    assert_eq!(decided(3, old), RetryDecision::Stop { why: Why::Retention });
 }
 
 #[test]
 fn the_budget_has_an_end() {
-    let stop = |moment| decide(&policy(), &moment, &Seen::Lost);
-    assert_eq!(stop(Moment { attempts: 4, ..first() }), Decision::Stop { why: Why::Attempts });
+    let stop = |moment| decide(&policy(), &moment, &ResponseClass::Lost);
+    assert_eq!(stop(Moment { attempts: 4, ..first() }), RetryDecision::Stop { why: Why::Attempts });
     let late = Moment { elapsed: Duration::from_secs(60), ..first() };
-    assert_eq!(stop(late), Decision::Stop { why: Why::Time });
+    assert_eq!(stop(late), RetryDecision::Stop { why: Why::Time });
     let old = Moment { sendable: Duration::ZERO, ..first() };
-    assert_eq!(stop(old), Decision::Stop { why: Why::Retention });
+    assert_eq!(stop(old), RetryDecision::Stop { why: Why::Retention });
 }
 
 #[test]
@@ -128,32 +129,32 @@ fn what_is_known_in_the_end() {
     let later = |signals: Signals| Signals { retry_after: Some(Duration::ZERO), ..signals };
     let replayed = |signals: Signals| Signals { replayed: true, ..signals };
     // (earlier attempt in doubt, why, seen) → known
-    let table: &[(bool, Why, Seen, Known)] = &[
-        (false, Why::Attempts, Seen::NotSent, NotSent),
-        (true, Why::Attempts, Seen::NotSent, InDoubt),
-        (false, Why::Attempts, Seen::Lost, InDoubt),
-        (false, Why::Time, Seen::TimedOut, InDoubt),
-        (true, Why::Answered, Seen::Answer(answer(201)), Answered),
-        (true, Why::Answered, Seen::Answer(answer(402)), Answered),
-        (true, Why::Answered, Seen::Answer(replayed(answer(500))), Answered),
+    let table: &[(bool, Why, ResponseClass, Known)] = &[
+        (false, Why::Attempts, ResponseClass::NotSent, NotSent),
+        (true, Why::Attempts, ResponseClass::NotSent, InDoubt),
+        (false, Why::Attempts, ResponseClass::Lost, InDoubt),
+        (false, Why::Time, ResponseClass::TimedOut, InDoubt),
+        (true, Why::Answered, ResponseClass::Answer(answer(201)), Answered),
+        (true, Why::Answered, ResponseClass::Answer(answer(402)), Answered),
+        (true, Why::Answered, ResponseClass::Answer(replayed(answer(500))), Answered),
         // A token that ran out says nothing about the attempt before.
-        (false, Why::Answered, Seen::Answer(answer(401)), Answered),
-        (true, Why::Answered, Seen::Answer(answer(401)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(answer(429)), Refused),
-        (true, Why::Attempts, Seen::Answer(answer(429)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(later(answer(503))), Refused),
-        (false, Why::Attempts, Seen::Answer(answer(503)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(answer(500)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(answer(501)), Refused),
-        (false, Why::Attempts, Seen::Answer(coded(409, Code::InProgress)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(coded(202, Code::InProgress)), InDoubt),
-        (false, Why::Attempts, Seen::Answer(coded(502, Code::AttemptFailed)), InDoubt),
-        (false, Why::Uncertain, Seen::Answer(coded(409, Code::Uncertain)), InDoubt),
-        (true, Why::Mismatch, Seen::Answer(coded(409, Code::Reused)), Refused),
-        (false, Why::Problem(Code::KeyInvalid), Seen::Answer(coded(400, Code::KeyInvalid)), Refused),
-        (true, Why::Problem(Code::KeyInvalid), Seen::Answer(coded(400, Code::KeyInvalid)), InDoubt),
-        (false, Why::Problem(Code::KeyExpired), Seen::Answer(coded(412, Code::KeyExpired)), InDoubt),
-        (true, Why::Problem(Code::AnswerLost), Seen::Answer(coded(500, Code::AnswerLost)), Refused),
+        (false, Why::Answered, ResponseClass::Answer(answer(401)), Answered),
+        (true, Why::Answered, ResponseClass::Answer(answer(401)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(answer(429)), Refused),
+        (true, Why::Attempts, ResponseClass::Answer(answer(429)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(later(answer(503))), Refused),
+        (false, Why::Attempts, ResponseClass::Answer(answer(503)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(answer(500)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(answer(501)), Refused),
+        (false, Why::Attempts, ResponseClass::Answer(coded(409, Code::InProgress)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(coded(202, Code::InProgress)), InDoubt),
+        (false, Why::Attempts, ResponseClass::Answer(coded(502, Code::AttemptFailed)), InDoubt),
+        (false, Why::Uncertain, ResponseClass::Answer(coded(409, Code::Uncertain)), InDoubt),
+        (true, Why::Mismatch, ResponseClass::Answer(coded(409, Code::Reused)), Refused),
+        (false, Why::Problem(Code::KeyInvalid), ResponseClass::Answer(coded(400, Code::KeyInvalid)), Refused),
+        (true, Why::Problem(Code::KeyInvalid), ResponseClass::Answer(coded(400, Code::KeyInvalid)), InDoubt),
+        (false, Why::Problem(Code::KeyExpired), ResponseClass::Answer(coded(412, Code::KeyExpired)), InDoubt),
+        (true, Why::Problem(Code::AnswerLost), ResponseClass::Answer(coded(500, Code::AnswerLost)), Refused),
     ];
     for (doubt, why, seen, known) in table {
         assert_eq!(conclude(*doubt, *why, seen), *known, "{doubt} {why:?} {seen:?}");
@@ -169,22 +170,27 @@ fn every_code_of_the_contract_is_decided_as_the_contract_says() {
         let spelled = format!("`{}`", code.as_str());
         let row = contract.lines().find(|line| line.starts_with('|') && line.contains(&spelled));
         let verdict = row.unwrap().split('|').nth(3).unwrap().trim();
-        let decision = decide(&policy(), &first(), &Seen::Answer(coded(409, code)));
-        let retried = matches!(decision, Decision::Retry { .. });
+        let decision = decide(&policy(), &first(), &ResponseClass::Answer(coded(409, code)));
+        let retried = matches!(decision, RetryDecision::Retry { .. });
         assert_eq!(retried, verdict.starts_with("yes"), "{spelled}: {verdict}");
     }
 }
 
-fn any_seen() -> impl Strategy<Value = Seen> {
+fn any_seen() -> impl Strategy<Value = ResponseClass> {
     let code = prop::option::of(prop::sample::select(Code::ALL.to_vec()));
     let retry_after = prop::option::of((0u64..200_000).prop_map(Duration::from_millis));
     let answer = (100u16..600, code, any::<Option<bool>>(), retry_after, any::<bool>()).prop_map(
         |(status, code, should_retry, retry_after, replayed)| {
             let status = StatusCode::from_u16(status).unwrap();
-            Seen::Answer(Signals { status, code, should_retry, retry_after, replayed })
+            ResponseClass::Answer(Signals { status, code, should_retry, retry_after, replayed })
         },
     );
-    prop_oneof![Just(Seen::NotSent), Just(Seen::Lost), Just(Seen::TimedOut), answer]
+    prop_oneof![
+        Just(ResponseClass::NotSent),
+        Just(ResponseClass::Lost),
+        Just(ResponseClass::TimedOut),
+        answer
+    ]
 }
 
 proptest! {
@@ -199,11 +205,11 @@ proptest! {
         let (elapsed, sendable) = (Duration::from_millis(elapsed_ms), Duration::from_millis(sendable_ms));
         let policy = policy();
         let moment = Moment { attempts, elapsed, sendable, random };
-        if let Decision::Retry { after } = decide(&policy, &moment, &seen) {
+        if let RetryDecision::Retry { after } = decide(&policy, &moment, &seen) {
             prop_assert!(attempts < policy.attempts_max);
             prop_assert!(elapsed + after < policy.time_max);
             prop_assert!(after < sendable);
-            if let Seen::Answer(Signals { retry_after: Some(asked), .. }) = seen {
+            if let ResponseClass::Answer(Signals { retry_after: Some(asked), .. }) = seen {
                 prop_assert!(after >= asked);
             }
         }
@@ -211,13 +217,13 @@ proptest! {
 
     #[test]
     fn a_mismatch_a_doubt_and_a_success_are_never_sent_again(seen in any_seen(), random: u64) {
-        let Seen::Answer(signals) = seen else { return Ok(()) };
+        let ResponseClass::Answer(signals) = seen else { return Ok(()) };
         let last = (signals.status.as_u16() < 400 && !signals.is_under_way())
             || matches!(signals.code, Some(Code::Reused | Code::Uncertain))
             || signals.should_retry == Some(false);
         if last {
             let decision = decide(&policy(), &Moment { random, ..first() }, &seen);
-            prop_assert!(matches!(decision, Decision::Stop { .. }), "{:?}", decision);
+            prop_assert!(matches!(decision, RetryDecision::Stop { .. }), "{:?}", decision);
         }
     }
 
@@ -225,7 +231,7 @@ proptest! {
     #[test]
     fn doubt_only_ends_with_an_answer_to_the_intent(seen in any_seen()) {
         if conclude(true, Why::Attempts, &seen) != Known::InDoubt {
-            prop_assert!(matches!(seen, Seen::Answer(signals) if settles(&signals)));
+            prop_assert!(matches!(seen, ResponseClass::Answer(signals) if settles(&signals)));
         }
         if leaves_doubt(&seen) {
             prop_assert_ne!(conclude(false, Why::Attempts, &seen), Known::NotSent);

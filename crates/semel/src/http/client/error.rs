@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 
 use super::decide::Why;
-use super::response_class::Seen;
+use super::response_class::ResponseClass;
 use crate::intent::key::Key;
 
 /// Any error of a transport.
@@ -138,13 +138,13 @@ pub enum InvalidRequest {
 /// One attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Attempt {
+pub struct ClientAttempt {
     /// When it began, counted from the beginning of the first.
     pub began: Duration,
     /// How long it took.
     pub took: Duration,
     /// What it ended in.
-    pub seen: Seen,
+    pub seen: ResponseClass,
 }
 
 /// The attempts of one intent, in their order. Also in the extensions of every response.
@@ -156,7 +156,7 @@ pub struct Attempt {
 /// # assert_eq!(attempts, 0);
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Attempts(pub(super) Vec<Attempt>);
+pub struct Attempts(pub(super) Vec<ClientAttempt>);
 
 impl Attempts {
     /// How many there were; [`ATTEMPTS_MAX`](super::ATTEMPTS_MAX) bounds it.
@@ -166,9 +166,9 @@ impl Attempts {
 }
 
 impl std::ops::Deref for Attempts {
-    type Target = [Attempt];
+    type Target = [ClientAttempt];
 
-    fn deref(&self) -> &[Attempt] {
+    fn deref(&self) -> &[ClientAttempt] {
         &self.0
     }
 }

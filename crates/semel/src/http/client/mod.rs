@@ -42,11 +42,11 @@ mod response_class;
 mod service;
 mod transport;
 
-pub use error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
+pub use error::{Attempts, BoxError, ClientAttempt, ClientError, GaveUp, InvalidRequest};
 #[cfg(feature = "reqwest")]
 pub use over_reqwest::ReqwestTransport;
 pub use policy::{ANSWER_BYTES_MAX, ATTEMPTS_MAX, RetryPolicy};
 pub use prepare::FirstSent;
-pub use response_class::{Seen, Signals};
+pub use response_class::{ResponseClass, Signals};
 pub use service::{IdempotentClient, RetryLayer};
 pub use transport::HttpTransport;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::error::InvalidRequest;
 use super::policy::RetryPolicy;
-use crate::http::body::{EdgeBody, Extent};
+use crate::http::body::{BufferedBody, Extent};
 use crate::http::key;
 use crate::intent::key::Key;
 
@@ -83,7 +83,7 @@ impl Prepared {
         let (mut head, body) = request.into_parts();
         let key = settle_key(&mut head, &policy.key_header)?;
         let bytes_max = policy.body_bytes_max;
-        let mut body = EdgeBody::untouched(body);
+        let mut body = BufferedBody::untouched(body);
         let body = match body.fill(bytes_max, None).await {
             Extent::Whole => body.data().clone(),
             Extent::Bound | Extent::Full => return Err(InvalidRequest::BodyTooLarge { bytes_max }),

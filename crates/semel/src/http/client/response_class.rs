@@ -17,7 +17,7 @@ const PROBLEM_BYTES_MAX: usize = 64 << 10;
 /// What one attempt ended in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Seen {
+pub enum ResponseClass {
     /// There was no connection to send it on: the server never saw it.
     NotSent,
     /// It was sent, or may have been, and the connection broke before the answer was whole.

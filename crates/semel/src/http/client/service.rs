@@ -16,12 +16,12 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::attempt::{Got, attempt};
-use super::decide::{Decision, Known, Moment, Why, conclude, decide, leaves_doubt};
-use super::error::{Attempt, Attempts, BoxError, ClientError, GaveUp, InvalidRequest};
+use super::decide::{Known, Moment, RetryDecision, Why, conclude, decide, leaves_doubt};
+use super::error::{Attempts, BoxError, ClientAttempt, ClientError, GaveUp, InvalidRequest};
 use super::policy::RetryPolicy;
 use super::prepare::{Judged, Prepared};
 use super::transport::{self, HttpTransport};
-use crate::http::body::EdgeBody;
+use crate::http::body::BufferedBody;
 
 /// Sends each request until there is an answer, always with the same key.
 ///
@@ -83,7 +83,7 @@ impl<S> IdempotentClient<S> {
     ///
     /// An answer is whatever the service says for good: a refused card is one, too. What else can come is
     /// [`ClientError`]. The response carries its [`Attempts`] in its extensions.
-    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<EdgeBody<R>>, ClientError>
+    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<BufferedBody<R>>, ClientError>
     where
         B: Body<Data = Bytes>,
         S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
@@ -109,7 +109,7 @@ impl<S> IdempotentClient<S> {
     pub(super) async fn send_prepared<R>(
         &self,
         prepared: &Prepared,
-    ) -> Result<Response<EdgeBody<R>>, ClientError>
+    ) -> Result<Response<BufferedBody<R>>, ClientError>
     where
         S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
         S::Error: Into<BoxError>,
@@ -130,7 +130,7 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError> + Send,
 {
-    type Response = Response<EdgeBody<R>>;
+    type Response = Response<BufferedBody<R>>;
     type Error = ClientError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ClientError>> + Send>>;
 
@@ -224,7 +224,7 @@ async fn run<S, R>(
     transport: &mut S,
     prepared: &Prepared,
     retries: &RetryLayer,
-) -> Result<Response<EdgeBody<R>>, ClientError>
+) -> Result<Response<BufferedBody<R>>, ClientError>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<R>>,
     S::Error: Into<BoxError>,
@@ -247,14 +247,14 @@ where
         let (seen, got) =
             attempt(transport, prepared.request(), timeout, policy.answer_bytes_max, &*retries.wall).await;
         let elapsed = age.waited();
-        attempts.0.push(Attempt { began, took: elapsed - began, seen });
+        attempts.0.push(ClientAttempt { began, took: elapsed - began, seen });
 
         let made = attempts.count();
         let sendable = prepared.sendable.saturating_sub(age.passed());
         let moment = Moment { attempts: made, elapsed, sendable, random: (retries.random)() };
         let why = match decide(policy, &moment, &seen) {
-            Decision::Stop { why } => Some(why),
-            Decision::Retry { after } => {
+            RetryDecision::Stop { why } => Some(why),
+            RetryDecision::Retry { after } => {
                 tracing::debug!(key = %prepared.key.short_hash(), attempt = made, ?seen, ?after, "trying again");
                 tokio::time::sleep(after).await;
                 // Asked again: a machine that slept as well wakes up later than it meant to.
@@ -296,7 +296,7 @@ fn end<R: Body<Data = Bytes>>(
     got: Got<R>,
     attempts: Attempts,
     policy: &RetryPolicy,
-) -> Result<Response<EdgeBody<R>>, ClientError> {
+) -> Result<Response<BufferedBody<R>>, ClientError> {
     let response = match got.response {
         Some(mut response) if known == Known::Answered => {
             response.extensions_mut().insert(attempts);

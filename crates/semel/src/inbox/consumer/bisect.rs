@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::call::{Called, call};
-use super::handler::{Failed, Handler, HandlerErrorKind};
+use super::handler::{Handler, HandlerError, HandlerErrorKind};
 use super::metrics::{self, Observer};
 use super::options::ConsumerOptions;
 use super::scheduler::{AttemptResult, Held};
@@ -61,7 +61,7 @@ pub(super) async fn handle<H: Handler>(
             }
         };
         // Nobody's fault: asking for each of them alone would only ask a database that is down more often.
-        if part.len() > 1 && error.kind() != HandlerErrorKind::Later {
+        if part.len() > 1 && error.kind() != HandlerErrorKind::Transient {
             let second = part.split_off(part.len() / 2);
             rest.push(second);
             rest.push(part);
@@ -98,7 +98,9 @@ async fn handled<H: Handler>(
         done.map(|()| already)
     };
     let called = match call("the handler", work.instrument(span), options.handle_timeout).await {
-        Called::Broke(error) | Called::TooLong(error) if gives_up => Called::Failed(Failed::poison(error)),
+        Called::Broke(error) | Called::TooLong(error) if gives_up => {
+            Called::Failed(HandlerError::permanent(error))
+        }
         called => called,
     };
     let (error, already) = match &called {

@@ -27,7 +27,7 @@ impl Unidentified {
 
 impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     pub(super) async fn bury_nameless(&mut self) {
-        let mut tell_at = Instant::now() + self.source.keep_in();
+        let mut tell_at = Instant::now() + self.source.renew_after();
         let mut at = 0;
         while let Some(unidentified) = self.unidentified.get(at) {
             if unidentified.due > Instant::now() {
@@ -76,7 +76,7 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     async fn bury_all_doomed(&mut self, at: Instant) {
-        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
+        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.renew_after());
         for (held, error) in self.desk.doomed(at) {
             // Where one was not kept, the others would have to wait as long for the same answer: they rest.
             can_bury = can_bury && self.give_up(&held, &error, held.tries.max(1)).await;
@@ -150,6 +150,6 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         if let Err(error) = self.tell().await {
             tracing::warn!(%error, consumer = self.name, "the source did not hear what became of messages; told again");
         }
-        *tell_at = Instant::now() + self.source.keep_in();
+        *tell_at = Instant::now() + self.source.renew_after();
     }
 }

@@ -14,7 +14,7 @@ use crate::tx::TxError;
 /// ```no_run
 /// # #[cfg(feature = "sqlx-postgres")] {
 /// use semel::inbox::Inbox;
-/// use semel::inbox::consumer::{Failed, Handler, Message};
+/// use semel::inbox::consumer::{HandlerError, Handler, Message};
 ///
 /// struct Notes {
 ///     pool: sqlx::PgPool,
@@ -22,20 +22,20 @@ use crate::tx::TxError;
 /// }
 ///
 /// impl Handler for Notes {
-///     async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
-///         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+///     async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
+///         let mut tx = self.pool.begin().await.map_err(HandlerError::transient)?;
 ///         let marked = self.inbox.mark_all_tx(&mut tx, messages).await?;
 ///         for at in marked.fresh() {
 ///             let note = sqlx::query("INSERT INTO note (text) VALUES ($1)").bind(messages[at].payload());
 ///             note.execute(&mut *tx).await.map_err(|error| match error.as_database_error() {
 ///                 // The server's word against these rows, or no word at all.
-///                 Some(_) => Failed::new(error),
-///                 None => Failed::later(error),
+///                 Some(_) => HandlerError::retry(error),
+///                 None => HandlerError::transient(error),
 ///             })?;
 ///         }
 ///         marked.end_tx(&mut tx).await?;
 ///         // In doubt, it is later: the marks tell when they come again.
-///         tx.commit().await.map_err(Failed::later)
+///         tx.commit().await.map_err(HandlerError::transient)
 ///     }
 /// }
 /// # }
@@ -43,7 +43,7 @@ use crate::tx::TxError;
 pub trait Handler: Send + Sync + 'static {
     /// Handles all of these, in their order. `Ok` says that what they cause is durable. After an error nothing of it is;
     /// whoever fails as one of many is called again with fewer, until it is known which message it is.
-    fn handle(&self, messages: &[Message]) -> impl Future<Output = Result<(), Failed>> + Send;
+    fn handle(&self, messages: &[Message]) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Most messages it wants in one call, where that is less than
     /// [`ConsumerOptions::batch_max`](super::ConsumerOptions::batch_max). One for whoever does not handle a batch as a
@@ -60,13 +60,13 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
-/// Longest that [`Failed::after`] may ask for.
+/// Longest that [`HandlerError::after`] may ask for.
 pub const AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// Why messages were not handled.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Failed {
+pub struct HandlerError {
     message: String,
     kind: HandlerErrorKind,
     after: Option<Duration>,
@@ -78,31 +78,31 @@ pub struct Failed {
 #[non_exhaustive]
 pub enum HandlerErrorKind {
     /// Perhaps the message's: after some tries it is buried.
-    Message,
+    Retry,
     /// The message's, and trying again would not help: it is buried at once.
-    Poison,
+    Permanent,
     /// Not the message's: what it needs is not there now. It is tried again for as long as it takes.
-    Later,
+    Transient,
 }
 
-impl Failed {
+impl HandlerError {
     fn of(error: impl fmt::Display, kind: HandlerErrorKind) -> Self {
         Self { message: error.to_string(), kind, after: None, not_applied: false }
     }
 
     /// Perhaps because of the message.
-    pub fn new(error: impl fmt::Display) -> Self {
-        Self::of(error, HandlerErrorKind::Message)
+    pub fn retry(error: impl fmt::Display) -> Self {
+        Self::of(error, HandlerErrorKind::Retry)
     }
 
     /// Because of the message, for good.
-    pub fn poison(error: impl fmt::Display) -> Self {
-        Self::of(error, HandlerErrorKind::Poison)
+    pub fn permanent(error: impl fmt::Display) -> Self {
+        Self::of(error, HandlerErrorKind::Permanent)
     }
 
     /// Not because of the message: the database is not there, a lock was not had.
-    pub fn later(error: impl fmt::Display) -> Self {
-        Self::of(error, HandlerErrorKind::Later)
+    pub fn transient(error: impl fmt::Display) -> Self {
+        Self::of(error, HandlerErrorKind::Transient)
     }
 
     /// It is not tried again before this long: whoever could not do it now has said so. At most [`AFTER_MAX`].
@@ -137,12 +137,12 @@ impl Failed {
 }
 
 /// What marking ran into is never the message's fault; what the work said may be.
-impl<E: fmt::Display> From<TxError<E>> for Failed {
+impl<E: fmt::Display> From<TxError<E>> for HandlerError {
     fn from(error: TxError<E>) -> Self {
         match error {
-            TxError::Work(error) => Self::new(error),
-            TxError::Value { .. } => Self::new(error),
-            other => Self::later(other),
+            TxError::Work(error) => Self::retry(error),
+            TxError::Value { .. } => Self::retry(error),
+            other => Self::transient(other),
         }
     }
 }
@@ -156,7 +156,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         &self,
         consumer: &str,
         message: &DeadLetter<'_>,
-    ) -> impl Future<Output = Result<(), Failed>> + Send;
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Letters that are to be handled again now, at most so many, and of each key only the first. For as long as the
     /// lease nobody else gets them; after it anybody may, whatever became of them, and the marks see to it that nothing
@@ -166,12 +166,12 @@ pub trait DeadLetters: Send + Sync + 'static {
         _consumer: &str,
         _most: usize,
         _lease: Duration,
-    ) -> impl Future<Output = Result<Vec<Due>, Failed>> + Send {
+    ) -> impl Future<Output = Result<Vec<Due>, HandlerError>> + Send {
         std::future::ready(Ok(Vec::new()))
     }
 
     /// One of them was handled, durably: it need not be kept any more.
-    fn handled(&self, _letter: i64) -> impl Future<Output = Result<(), Failed>> + Send {
+    fn handled(&self, _letter: i64) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }
 
@@ -181,7 +181,7 @@ pub trait DeadLetters: Send + Sync + 'static {
         _letter: i64,
         _error: &str,
         _tries: u32,
-    ) -> impl Future<Output = Result<(), Failed>> + Send {
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send {
         std::future::ready(Ok(()))
     }
 }

@@ -72,7 +72,7 @@ mod tests {
         metrics.round_begins();
         let failed = AttemptResult::Failed {
             error: "no".into(),
-            kind: HandlerErrorKind::Later,
+            kind: HandlerErrorKind::Transient,
             after: None,
             too_long: false,
         };

@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::handler::Failed;
+use super::handler::HandlerError;
 use super::scheduler::Held;
 use crate::observe::names;
 use crate::relay::health::Health;
@@ -117,7 +117,13 @@ impl ConsumerMetrics {
     }
 
     /// A call with so many messages ended; so many of them had been handled before.
-    pub(super) fn called(&self, took: Duration, messages: usize, already: usize, error: Option<&Failed>) {
+    pub(super) fn called(
+        &self,
+        took: Duration,
+        messages: usize,
+        already: usize,
+        error: Option<&HandlerError>,
+    ) {
         self.0.batch.observe(messages as f64);
         self.0.handle.observe(took.as_secs_f64());
         if error.is_none() {
@@ -275,7 +281,7 @@ impl Observer {
 }
 
 /// What became of the message of a span.
-pub(super) fn record(span: &tracing::Span, error: Option<&Failed>) {
+pub(super) fn record(span: &tracing::Span, error: Option<&HandlerError>) {
     span.record("outcome", if error.is_some() { "failed" } else { "done" });
     if let Some(error) = error {
         span.record("error", tracing::field::display(error));
@@ -294,7 +300,7 @@ mod tests {
     fn messages_are_counted_by_what_became_of_them() {
         let metrics = ConsumerMetrics::new();
         metrics.called(Duration::from_millis(2), 7, 2, None);
-        metrics.called(Duration::from_millis(2), 9, 0, Some(&Failed::new("no")));
+        metrics.called(Duration::from_millis(2), 9, 0, Some(&HandlerError::retry("no")));
         metrics.retried();
         metrics.dead(8);
         metrics.lost(3);

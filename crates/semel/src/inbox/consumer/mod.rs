@@ -34,9 +34,9 @@ pub(super) mod run;
 mod scheduler;
 mod workers;
 
-pub use handler::{AFTER_MAX, DeadLetter, DeadLetters, Due, Failed, Handler, HandlerErrorKind};
+pub use handler::{AFTER_MAX, DeadLetter, DeadLetters, Due, Handler, HandlerError, HandlerErrorKind};
 pub use message::Message;
 pub use metrics::ConsumerMetrics;
 pub use options::{ConsumerOptions, Mechanism};
 pub use retention::DedupPruner;
-pub use run::{Consumer, ConsumerStats, NoDeadLetters, Stop};
+pub use run::{Consumer, ConsumerStats, ConsumerStopHandle, NoDeadLetters};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::handler::{DeadLetters, Due, Failed, Handler};
+use super::handler::{DeadLetters, Due, Handler, HandlerError};
 use super::message::Message;
 use super::run::{Consumer, keeping};
 use crate::crash;
@@ -111,8 +111,8 @@ pub(super) async fn within<S: Source, T>(
     keep_at: &mut Instant,
     held: &[Receipt],
     limit: Duration,
-    work: impl Future<Output = Result<T, Failed>>,
-) -> Result<T, Failed> {
+    work: impl Future<Output = Result<T, HandlerError>>,
+) -> Result<T, HandlerError> {
     let mut work = std::pin::pin!(tokio::time::timeout(limit, work));
     let done = match keeping(source, keep_at, held, work.as_mut()).await {
         Ok(done) => done,
@@ -122,5 +122,5 @@ pub(super) async fn within<S: Source, T>(
             work.await
         }
     };
-    done.unwrap_or_else(|_| Err(Failed::later(format!("it took longer than {limit:?}"))))
+    done.unwrap_or_else(|_| Err(HandlerError::transient(format!("it took longer than {limit:?}"))))
 }

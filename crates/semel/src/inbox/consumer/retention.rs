@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 
-use super::handler::Failed;
+use super::handler::HandlerError;
 use crate::inbox::WINDOW;
 
 /// Between two bites others get their turn.
@@ -20,7 +20,11 @@ const BITES_MAX: usize = 10_000;
 pub trait DedupPruner: Send + Sync + 'static {
     /// Forgets a bounded bite of what `consumer` marked longer ago than `window`, in a transaction of its own. Zero:
     /// nothing is left to forget.
-    fn prune(&self, consumer: &str, window: Duration) -> impl Future<Output = Result<u64, Failed>> + Send;
+    fn prune(
+        &self,
+        consumer: &str,
+        window: Duration,
+    ) -> impl Future<Output = Result<u64, HandlerError>> + Send;
 }
 
 /// How long marks are kept, and what is wrong with that.
@@ -38,7 +42,8 @@ pub(super) fn kept(asked: Option<Duration>, retention: Option<Duration>) -> Kept
     Kept { window, too_short_for: retention.filter(|retention| *retention > window) }
 }
 
-pub(super) type PruneChunk = Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<u64, Failed>> + Send + Sync>;
+pub(super) type PruneChunk =
+    Arc<dyn Fn(Duration) -> BoxFuture<'static, Result<u64, HandlerError>> + Send + Sync>;
 
 /// A bite of these marks.
 pub(super) fn chunk(marks: impl DedupPruner, consumer: &str) -> PruneChunk {

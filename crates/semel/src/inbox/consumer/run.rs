@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::dead_letter::Unidentified;
-use super::handler::{DeadLetter, DeadLetters, Failed, Handler, HandlerErrorKind};
+use super::handler::{DeadLetter, DeadLetters, Handler, HandlerError, HandlerErrorKind};
 use super::message::Message;
 use super::metrics::{ConsumerMetrics, Observer};
 use super::options::ConsumerOptions;
@@ -63,16 +63,16 @@ pub struct Consumer<S, H, D = NoDeadLetters> {
 pub struct NoDeadLetters;
 
 impl DeadLetters for NoDeadLetters {
-    async fn dead_letter(&self, _: &str, _: &DeadLetter<'_>) -> Result<(), Failed> {
-        Err(Failed::later("there is no place for dead letters; its key waits"))
+    async fn dead_letter(&self, _: &str, _: &DeadLetter<'_>) -> Result<(), HandlerError> {
+        Err(HandlerError::transient("there is no place for dead letters; its key waits"))
     }
 }
 
 /// Stops a consumer in order: what is being handled ends and is settled, and the rest is given back.
 #[derive(Clone, Debug)]
-pub struct Stop(pub(in crate::inbox) watch::Sender<bool>);
+pub struct ConsumerStopHandle(pub(in crate::inbox) watch::Sender<bool>);
 
-impl Stop {
+impl ConsumerStopHandle {
     /// Asks for the end. See [`ConsumerOptions::drain_timeout`].
     pub fn stop(&self) {
         self.0.send_replace(true);
@@ -178,8 +178,8 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
     }
 
     /// Stops it.
-    pub fn stop_handle(&self) -> Stop {
-        Stop(self.stop.clone())
+    pub fn stop_handle(&self) -> ConsumerStopHandle {
+        ConsumerStopHandle(self.stop.clone())
     }
 
     /// Runs until it is stopped, or until the source cannot go on. Dropping the future is like a crash: nothing is lost,
@@ -377,11 +377,11 @@ impl<S: Source, H: Handler, D: DeadLetters> Consumer<S, H, D> {
         for (receipt, became) in
             told.iter().filter(|(receipt, _)| gives_up_at_once && !letters.contains_key(receipt))
         {
-            if let AttemptResult::Failed { error, kind: HandlerErrorKind::Poison, .. } = became {
+            if let AttemptResult::Failed { error, kind: HandlerErrorKind::Permanent, .. } = became {
                 self.desk.doom(*receipt, error);
             }
         }
-        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.keep_in());
+        let (mut can_bury, mut tell_at) = (true, Instant::now() + self.source.renew_after());
         for (receipt, became) in told {
             self.tell_if_due(&mut tell_at).await;
             let letter = letters.get(&receipt).copied();
@@ -438,7 +438,7 @@ pub(super) async fn keeping<S: Source, T>(
 
 /// Says that these are still held, and when that is to be said again.
 async fn keep<S: Source>(source: &mut S, keep_at: &mut Instant, held: &[Receipt]) -> Result<(), SourceError> {
-    *keep_at = Instant::now() + source.keep_in();
+    *keep_at = Instant::now() + source.renew_after();
     match source.keep(held).await {
         Err(error) if error.may_retry() => {
             tracing::warn!(%error, "messages under way were not kept; trying again");

@@ -402,7 +402,7 @@ impl KeyScheduler {
         (line.fails, line.is_slow) = (true, too_long);
         held.failing_since.get_or_insert(now);
         // What is nobody's fault says nothing about the message, nor about its line.
-        let may_be_own = kind != HandlerErrorKind::Later;
+        let may_be_own = kind != HandlerErrorKind::Transient;
         let (mut others_go_on, mut line_is_blamed) = (false, false);
         if may_be_own && options.has(Mechanism::BlameByTime) {
             let begun = held.handled_at_begin;
@@ -416,7 +416,7 @@ impl KeyScheduler {
             && (others_go_on || (line_is_blamed && works));
         let often = counted && (held.letter.is_some() || held.tries >= options.tries_max);
         self.rest(receipt, now, after, options);
-        let dead_letter = kind == HandlerErrorKind::Poison || often || crowds;
+        let dead_letter = kind == HandlerErrorKind::Permanent || often || crowds;
         Some(if dead_letter { Verdict::Bury { error } } else { Verdict::Again })
     }
 

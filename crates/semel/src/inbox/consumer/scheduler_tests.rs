@@ -111,7 +111,7 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
     let options = ConsumerOptions::default().concurrency(1).pause(first, longest);
     let now = Instant::now();
     assert_eq!(
-        desk.tried(Receipt(0), failed(HandlerErrorKind::Message), BLAMED, now, &options),
+        desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), BLAMED, now, &options),
         Some(Verdict::Again)
     );
     assert_eq!(ready(&desk, now, &options), [[1]]);
@@ -120,7 +120,7 @@ fn a_failed_line_rests_for_longer_each_time_and_others_go_on() {
     let rested = |desk: &KeyScheduler| desk.due().unwrap() - now;
     assert!(rested(&desk) <= first);
     for most in [200, 300, 300] {
-        desk.tried(Receipt(0), failed(HandlerErrorKind::Message), BLAMED, now, &options);
+        desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), BLAMED, now, &options);
         let rest = rested(&desk);
         assert!(
             rest <= Duration::from_millis(most) && rest >= Duration::from_millis(most * 8 / 10),
@@ -139,12 +139,12 @@ fn only_what_may_be_the_message_s_fault_counts_and_poison_does_not_wait() {
     let now = Instant::now();
     let mut tried = |kind, round| desk.tried(Receipt(0), failed(kind), round, now, &options);
     for _ in 0..10 {
-        assert_eq!(tried(HandlerErrorKind::Later, BLAMED), Some(Verdict::Again));
-        assert_eq!(tried(HandlerErrorKind::Message, NOT_BLAMED), Some(Verdict::Again));
+        assert_eq!(tried(HandlerErrorKind::Transient, BLAMED), Some(Verdict::Again));
+        assert_eq!(tried(HandlerErrorKind::Retry, NOT_BLAMED), Some(Verdict::Again));
     }
-    assert_eq!(tried(HandlerErrorKind::Message, BLAMED), Some(Verdict::Again));
-    assert_eq!(tried(HandlerErrorKind::Message, BLAMED), Some(Verdict::Bury { error: "no".into() }));
-    let at_once = desk.tried(Receipt(1), failed(HandlerErrorKind::Poison), BLAMED, now, &options);
+    assert_eq!(tried(HandlerErrorKind::Retry, BLAMED), Some(Verdict::Again));
+    assert_eq!(tried(HandlerErrorKind::Retry, BLAMED), Some(Verdict::Bury { error: "no".into() }));
+    let at_once = desk.tried(Receipt(1), failed(HandlerErrorKind::Permanent), BLAMED, now, &options);
     assert_eq!(at_once, Some(Verdict::Bury { error: "no".into() }));
     desk.buried(Receipt(0));
     desk.buried(Receipt(1));
@@ -158,7 +158,7 @@ fn what_was_lost_is_forgotten_and_so_is_what_would_overtake_it() {
     let options = ConsumerOptions::default();
     assert_eq!(desk.drop_lost(&[Receipt(1), Receipt(3), Receipt(7)]), [Receipt(4)]);
     assert_eq!(
-        desk.tried(Receipt(1), failed(HandlerErrorKind::Message), BLAMED, Instant::now(), &options),
+        desk.tried(Receipt(1), failed(HandlerErrorKind::Retry), BLAMED, Instant::now(), &options),
         None
     );
     assert_eq!(desk.receipts(), [Receipt(0), Receipt(2)]);
@@ -173,7 +173,7 @@ fn a_line_does_not_go_on_before_it_was_asked_to() {
     let (now, minute) = (Instant::now(), Duration::from_secs(60));
     let tried = AttemptResult::Failed {
         error: "busy".into(),
-        kind: HandlerErrorKind::Later,
+        kind: HandlerErrorKind::Transient,
         after: Some(minute),
         too_long: false,
     };
@@ -194,10 +194,10 @@ fn a_letter_stands_in_the_line_of_its_key_and_one_failure_is_enough() {
     assert_eq!(desk.letters(), HashSet::from([7]));
     // Not the message's fault: again. Its fault: back to where it was, whatever else fails.
     assert_eq!(
-        desk.tried(receipt, failed(HandlerErrorKind::Later), NOT_BLAMED, now, &options),
+        desk.tried(receipt, failed(HandlerErrorKind::Transient), NOT_BLAMED, now, &options),
         Some(Verdict::Again)
     );
-    let told = desk.tried(receipt, failed(HandlerErrorKind::Message), NOT_BLAMED, now, &options);
+    let told = desk.tried(receipt, failed(HandlerErrorKind::Retry), NOT_BLAMED, now, &options);
     assert_eq!(told, Some(Verdict::Bury { error: "no".into() }));
     // What would overtake a message that was lost is dropped, and is not the source's to be given back.
     assert_eq!(desk.drop_lost(&[Receipt(0)]), []);
@@ -211,7 +211,7 @@ fn a_line_whose_front_is_doomed_waits_for_its_burial_and_for_nothing_else() {
     let first = Duration::from_millis(100);
     let options = ConsumerOptions::default().concurrency(1).pause(first, first);
     let now = Instant::now();
-    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Poison), BLAMED, now, &options);
+    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Permanent), BLAMED, now, &options);
     assert_eq!(verdict, Some(Verdict::Bury { error: "no".into() }));
     desk.doom(Receipt(0), "no");
     let doomed = |desk: &KeyScheduler, at| -> Vec<(u64, String)> {
@@ -240,13 +240,13 @@ fn of_lines_that_fail_the_fronts_are_tried_apart_and_who_waits_longest_is_first(
     let now = Instant::now();
     let too_long = AttemptResult::Failed {
         error: "no".into(),
-        kind: HandlerErrorKind::Message,
+        kind: HandlerErrorKind::Retry,
         after: None,
         too_long: true,
     };
-    desk.tried(Receipt(2), failed(HandlerErrorKind::Message), BLAMED, now, &options);
+    desk.tried(Receipt(2), failed(HandlerErrorKind::Retry), BLAMED, now, &options);
     desk.tried(Receipt(1), too_long, BLAMED, now + first, &options);
-    desk.tried(Receipt(0), failed(HandlerErrorKind::Message), BLAMED, now + first * 2, &options);
+    desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), BLAMED, now + first * 2, &options);
     let ready = |all: usize, retried_last| {
         let slots = Slots { all, retries: all, retried_last };
         let batches = desk.ready(now + first * 4, &options, &HashSet::new(), slots);
@@ -278,23 +278,23 @@ fn a_failure_counts_if_anything_was_handled_since_the_one_before() {
     };
     for _ in 0..10 {
         assert_eq!(
-            fail(&mut desk, HandlerErrorKind::Message),
+            fail(&mut desk, HandlerErrorKind::Retry),
             Some(Verdict::Again),
             "nothing succeeds: an outage"
         );
     }
     handle(&mut desk, Receipt(1));
-    assert_eq!(fail(&mut desk, HandlerErrorKind::Later), Some(Verdict::Again), "never counts");
-    assert_eq!(fail(&mut desk, HandlerErrorKind::Message), Some(Verdict::Again), "one of two");
-    assert_eq!(fail(&mut desk, HandlerErrorKind::Message), Some(Verdict::Again), "nothing was handled since");
+    assert_eq!(fail(&mut desk, HandlerErrorKind::Transient), Some(Verdict::Again), "never counts");
+    assert_eq!(fail(&mut desk, HandlerErrorKind::Retry), Some(Verdict::Again), "one of two");
+    assert_eq!(fail(&mut desk, HandlerErrorKind::Retry), Some(Verdict::Again), "nothing was handled since");
     // What was handled while it was being tried says nothing: an outage may just have ended.
     begin(&mut desk, 0);
     handle(&mut desk, Receipt(2));
-    let round = desk.round(&[(Receipt(0), failed(HandlerErrorKind::Message))], now, &options);
-    let told = desk.tried(Receipt(0), failed(HandlerErrorKind::Message), round, now, &options);
+    let round = desk.round(&[(Receipt(0), failed(HandlerErrorKind::Retry))], now, &options);
+    let told = desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), round, now, &options);
     assert_eq!(told, Some(Verdict::Again));
     handle(&mut desk, Receipt(3));
-    assert_eq!(fail(&mut desk, HandlerErrorKind::Message), buried());
+    assert_eq!(fail(&mut desk, HandlerErrorKind::Retry), buried());
 }
 
 #[test]
@@ -306,17 +306,17 @@ fn where_nothing_is_handled_few_are_to_blame_and_many_are_not() {
         let keys: Vec<Option<&str>> = keys.iter().map(|key| Some(key.as_str())).collect();
         let mut desk = desk(&keys);
         let mut told: Vec<(Receipt, AttemptResult)> =
-            (0..failing).map(|n| (Receipt(n), failed(HandlerErrorKind::Message))).collect();
+            (0..failing).map(|n| (Receipt(n), failed(HandlerErrorKind::Retry))).collect();
         told.extend((0..done).map(|_| (Receipt(5), AttemptResult::Done)));
         assert_eq!(desk.round(&told, now, &options).is_blamed, is_blamed, "{failing} failed, {done} done");
     }
     // Over as many rounds as it takes, until something is handled.
     let mut desk = desk(&[Some("a"), Some("b"), Some("c"), Some("d")]);
     let mut round = |n, tried| desk.round(&[(Receipt(n), tried)], now, &options).is_blamed;
-    assert!(round(0, failed(HandlerErrorKind::Message)) && round(1, failed(HandlerErrorKind::Message)));
-    assert!(!round(2, failed(HandlerErrorKind::Message)) && !round(0, failed(HandlerErrorKind::Message)));
+    assert!(round(0, failed(HandlerErrorKind::Retry)) && round(1, failed(HandlerErrorKind::Retry)));
+    assert!(!round(2, failed(HandlerErrorKind::Retry)) && !round(0, failed(HandlerErrorKind::Retry)));
     assert!(!round(3, AttemptResult::Already), "it had been handled before, and shows nothing");
-    assert!(round(3, AttemptResult::Done) && round(0, failed(HandlerErrorKind::Message)));
+    assert!(round(3, AttemptResult::Done) && round(0, failed(HandlerErrorKind::Retry)));
 }
 
 #[test]
@@ -338,7 +338,7 @@ fn messages_of_failing_lines_take_up_no_room_up_to_as_many_again() {
         keys.extend(none.iter().chain(std::iter::repeat_n(&None, others)));
         let mut desk = desk(&keys);
         if failing > 0 {
-            desk.tried(Receipt(0), failed(HandlerErrorKind::Message), NOT_BLAMED, now, &options);
+            desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), NOT_BLAMED, now, &options);
         }
         assert_eq!(
             desk.room(unnamed, &options),
@@ -356,9 +356,9 @@ fn failing_lines_that_hold_too_much_are_given_up_sooner_while_others_are_handled
     let mut desk = desk(&[Some("small"), bad, bad, bad, bad, bad, Some("x"), Some("y")]);
     let fail = |desk: &mut KeyScheduler, n, at| {
         begin(desk, n);
-        let told = [(Receipt(n), failed(HandlerErrorKind::Message))];
+        let told = [(Receipt(n), failed(HandlerErrorKind::Retry))];
         let round = desk.round(&told, at, &options);
-        desk.tried(Receipt(n), failed(HandlerErrorKind::Message), round, at, &options)
+        desk.tried(Receipt(n), failed(HandlerErrorKind::Retry), round, at, &options)
     };
     let handle = |desk: &mut KeyScheduler, n, at| {
         let round = desk.round(&[(Receipt(n), AttemptResult::Done)], at, &options);
@@ -386,7 +386,7 @@ fn failing_lines_that_hold_too_much_are_given_up_sooner_while_others_are_handled
 fn failed_before_another_was_handled(now: Instant, options: &ConsumerOptions) -> KeyScheduler {
     let mut desk = desk(&[Some("a"), Some("b"), Some("a")]);
     begin(&mut desk, 0);
-    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Message), NOT_BLAMED, now, options);
+    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), NOT_BLAMED, now, options);
     assert_eq!(verdict, Some(Verdict::Again));
     desk.round(&[(Receipt(1), AttemptResult::Done)], now, options);
     desk.tried(Receipt(1), AttemptResult::Done, NOT_BLAMED, now, options);
@@ -403,13 +403,13 @@ fn a_line_that_holds_its_share_is_given_up_when_others_were_handled_since() {
         let mut desk = failed_before_another_was_handled(now, &options);
         let round = Round { is_blamed: false, crowding: Some(share) };
         let later = now + 10 * WORKED;
-        let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Message), round, later, &options);
+        let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), round, later, &options);
         assert_eq!(verdict == buried(), is_buried, "a share of {share}");
     }
     // A transient failure is not the message's own, and gives nothing up.
     let mut desk = failed_before_another_was_handled(now, &options);
     let round = Round { is_blamed: false, crowding: Some(1) };
-    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Later), round, now, &options);
+    let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Transient), round, now, &options);
     assert_eq!(verdict, Some(Verdict::Again));
 }
 
@@ -421,10 +421,10 @@ fn a_line_that_holds_its_share_is_given_up_while_the_handler_works() {
     {
         let mut desk = failed_before_another_was_handled(now, &options);
         // This failure comes after what was handled; at the next one nothing was handled since.
-        desk.tried(Receipt(0), failed(HandlerErrorKind::Message), NOT_BLAMED, now, &options);
+        desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), NOT_BLAMED, now, &options);
         begin(&mut desk, 0);
         let round = Round { is_blamed: false, crowding: Some(2) };
-        let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Message), round, now + after, &options);
+        let verdict = desk.tried(Receipt(0), failed(HandlerErrorKind::Retry), round, now + after, &options);
         assert_eq!(verdict == buried(), is_buried, "{after:?} after something was handled");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::letter::{Counted, DeadLetterFilter, StoredDeadLetter, name_apart, values};
 use super::link::Link;
 use super::script;
-use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, Failed};
+use crate::inbox::consumer::{DeadLetter, DeadLetters, DedupPruner, Due, HandlerError};
 use crate::inbox::{TABLES, VERSION};
 use crate::store::{ErrorKind, Fate, StoreError};
 use crate::tx::driver::DriverError;
@@ -159,28 +159,30 @@ impl DeadLetterStore {
 }
 
 impl DeadLetters for DeadLetterStore {
-    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), Failed> {
+    async fn dead_letter(&self, consumer: &str, message: &DeadLetter<'_>) -> Result<(), HandlerError> {
         let (values, apart) = (values(consumer, message), name_apart(consumer, message));
-        self.play(move |port| script::dead_letter(port, values, apart)).await.map_err(Failed::later)
+        self.play(move |port| script::dead_letter(port, values, apart)).await.map_err(HandlerError::transient)
     }
 
-    async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, Failed> {
+    async fn due(&self, consumer: &str, most: usize, lease: Duration) -> Result<Vec<Due>, HandlerError> {
         let consumer = consumer.to_owned();
-        self.play(move |port| script::due(port, consumer, most, lease)).await.map_err(Failed::later)
+        self.play(move |port| script::due(port, consumer, most, lease)).await.map_err(HandlerError::transient)
     }
 
-    async fn handled(&self, letter: i64) -> Result<(), Failed> {
-        self.play(move |port| script::handled(port, letter)).await.map_err(Failed::later)
+    async fn handled(&self, letter: i64) -> Result<(), HandlerError> {
+        self.play(move |port| script::handled(port, letter)).await.map_err(HandlerError::transient)
     }
 
-    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), Failed> {
+    async fn failed(&self, letter: i64, error: &str, tries: u32) -> Result<(), HandlerError> {
         let error = error.to_owned();
-        self.play(move |port| script::failed(port, letter, error, tries)).await.map_err(Failed::later)
+        self.play(move |port| script::failed(port, letter, error, tries))
+            .await
+            .map_err(HandlerError::transient)
     }
 }
 
 impl DedupPruner for DeadLetterStore {
-    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, Failed> {
-        Self::prune(self, consumer, window).await.map_err(Failed::later)
+    async fn prune(&self, consumer: &str, window: Duration) -> Result<u64, HandlerError> {
+        Self::prune(self, consumer, window).await.map_err(HandlerError::transient)
     }
 }

@@ -26,8 +26,8 @@ use std::time::{Duration, SystemTime};
 use http::Uri;
 use rustls::RootCertStore;
 
-use super::consumer::Failed;
-use super::store_dedup::{Call, Work};
+use super::consumer::HandlerError;
+use super::store_dedup::{Work, WorkAttempt};
 use crate::http::client::Signals;
 use crate::http_post::{self, Poster, Sent};
 use crate::tls_roots;
@@ -138,7 +138,7 @@ impl Forward {
 }
 
 impl Work for Forward {
-    async fn run(&self, call: Call) -> Result<(), Failed> {
+    async fn run(&self, call: WorkAttempt) -> Result<(), HandlerError> {
         let Inner { uri, poster, attempt } = &*self.inner;
         let request = request::of(&call, uri)?;
         match poster.send(request, None).await {
@@ -147,10 +147,10 @@ impl Work for Forward {
                 verdict::judge(uri, &signals)
             }
             Sent::NotReached(why) => {
-                Err(Failed::later(format!("{uri} could not be reached: {why}")).not_applied())
+                Err(HandlerError::transient(format!("{uri} could not be reached: {why}")).not_applied())
             }
-            Sent::Lost(why) => Err(Failed::new(format!("the connection to {uri} broke: {why}"))),
-            Sent::TimedOut => Err(Failed::new(format!("{uri} did not answer within {attempt:?}"))),
+            Sent::Lost(why) => Err(HandlerError::retry(format!("the connection to {uri} broke: {why}"))),
+            Sent::TimedOut => Err(HandlerError::retry(format!("{uri} did not answer within {attempt:?}"))),
         }
     }
 }

@@ -6,15 +6,15 @@ use http::{HeaderMap, Request, Uri};
 use http_body_util::Full;
 
 use crate::http_post::is_ours;
-use crate::inbox::consumer::Failed;
-use crate::inbox::store_dedup::Call;
+use crate::inbox::consumer::HandlerError;
+use crate::inbox::store_dedup::WorkAttempt;
 use crate::sink::headers;
 
 /// Most bytes of names and values of the headers that a message brings. With more it is poison: servers refuse them, each
 /// with another status.
 pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
 
-pub(super) fn of(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, Failed> {
+pub(super) fn of(call: &WorkAttempt, uri: &Uri) -> Result<Request<Full<Bytes>>, HandlerError> {
     let delivery = call.message.delivery();
     let mut map = HeaderMap::new();
     let mut bytes = 0;
@@ -26,7 +26,7 @@ pub(super) fn of(call: &Call, uri: &Uri) -> Result<Request<Full<Bytes>>, Failed>
         }
         bytes += name.len() + text.len();
         if bytes > HEADERS_BYTES_MAX {
-            return Err(Failed::poison(format!(
+            return Err(HandlerError::permanent(format!(
                 "its headers have more than {HEADERS_BYTES_MAX} bytes, which HTTP servers do not take"
             ))
             .not_applied());
@@ -67,13 +67,13 @@ mod tests {
     use crate::inbox::consumer::{HandlerErrorKind, Message};
     use crate::source::{Delivery, Receipt};
 
-    fn call(headers: &[(&str, &str)]) -> Call {
+    fn call(headers: &[(&str, &str)]) -> WorkAttempt {
         let mut delivery = Delivery::new(Receipt(1), "payments", "0:1".into(), "{}");
         delivery.key = Some("account-7".into());
         delivery.headers = headers.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
         let identity = Identity::new("payments", "e-1").unwrap();
         let key = identity.key("mail");
-        Call { message: Message::new(identity, delivery), key, attempt: Some(3) }
+        WorkAttempt { message: Message::new(identity, delivery), key, attempt: Some(3) }
     }
 
     #[test]
@@ -113,6 +113,6 @@ mod tests {
         let long = "x".repeat(HEADERS_BYTES_MAX - 1);
         assert!(of(&call(&[("a", &long)]), &"http://h".parse().unwrap()).is_ok());
         let failed = of(&call(&[("a", &long), ("b", "y")]), &"http://h".parse().unwrap()).unwrap_err();
-        assert_eq!(failed.kind(), HandlerErrorKind::Poison);
+        assert_eq!(failed.kind(), HandlerErrorKind::Permanent);
     }
 }

@@ -76,7 +76,7 @@ impl AdaptiveBatch {
     /// So many failed.
     pub(super) fn failed(&mut self, taken: usize, kind: HandlerErrorKind) -> Next {
         // Nobody's fault: it is tried for as long as it takes. But not more of them than ever succeeded.
-        if kind == HandlerErrorKind::Later {
+        if kind == HandlerErrorKind::Transient {
             if taken > self.usual {
                 (self.take, self.not_more) = (self.usual, TRIES_BEFORE_MORE);
             }
@@ -85,7 +85,7 @@ impl AdaptiveBatch {
         self.tries = self.tries.saturating_add(1);
         // Where somebody is being looked for, only the one who is alone gets all its tries.
         let looking = taken > 1 && self.take < self.usual;
-        if kind == HandlerErrorKind::Message && !looking && self.tries < self.tries_max {
+        if kind == HandlerErrorKind::Retry && !looking && self.tries < self.tries_max {
             return Next::Again;
         }
         self.tries = 0;
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn only_the_poison_is_blamed_and_the_rest_keeps_its_order() {
         for poison in [vec![], vec![0], vec![57], vec![299], vec![3, 4, 200], (0..10).collect()] {
-            for kind in [HandlerErrorKind::Message, HandlerErrorKind::Poison] {
+            for kind in [HandlerErrorKind::Retry, HandlerErrorKind::Permanent] {
                 let (done, blamed, calls) = run(300, &poison, kind);
                 assert_eq!(blamed, poison);
                 let rest: Vec<usize> = (0..300).filter(|n| !poison.contains(n)).collect();
@@ -144,20 +144,20 @@ mod tests {
     #[test]
     fn a_failure_is_tried_again_before_somebody_is_looked_for() {
         let mut pace = AdaptiveBatch::new(4, 3);
-        assert_eq!(pace.failed(4, HandlerErrorKind::Message), Next::Again);
-        assert_eq!(pace.failed(4, HandlerErrorKind::Message), Next::Again);
-        assert_eq!(pace.failed(4, HandlerErrorKind::Message), Next::Smaller);
-        assert_eq!((pace.take(), pace.failed(2, HandlerErrorKind::Message)), (2, Next::Smaller));
-        assert_eq!((pace.take(), pace.failed(1, HandlerErrorKind::Message)), (1, Next::Again));
-        assert_eq!(pace.failed(1, HandlerErrorKind::Message), Next::Again);
-        assert_eq!(pace.failed(1, HandlerErrorKind::Message), Next::Blame);
+        assert_eq!(pace.failed(4, HandlerErrorKind::Retry), Next::Again);
+        assert_eq!(pace.failed(4, HandlerErrorKind::Retry), Next::Again);
+        assert_eq!(pace.failed(4, HandlerErrorKind::Retry), Next::Smaller);
+        assert_eq!((pace.take(), pace.failed(2, HandlerErrorKind::Retry)), (2, Next::Smaller));
+        assert_eq!((pace.take(), pace.failed(1, HandlerErrorKind::Retry)), (1, Next::Again));
+        assert_eq!(pace.failed(1, HandlerErrorKind::Retry), Next::Again);
+        assert_eq!(pace.failed(1, HandlerErrorKind::Retry), Next::Blame);
     }
 
     #[test]
     fn what_is_nobodys_fault_is_not_tried_as_more_than_ever_succeeded() {
         let mut pace = AdaptiveBatch::new(10_000, 3);
         pace.succeeded(FIRST, false);
-        assert_eq!(pace.failed(2 * FIRST, HandlerErrorKind::Later), Next::Again);
+        assert_eq!(pace.failed(2 * FIRST, HandlerErrorKind::Transient), Next::Again);
         assert_eq!(pace.take(), FIRST);
     }
 
@@ -165,10 +165,10 @@ mod tests {
     fn what_is_nobodys_fault_is_tried_for_as_long_as_it_takes() {
         let mut pace = AdaptiveBatch::new(4, 1);
         for _ in 0..1_000 {
-            assert_eq!(pace.failed(4, HandlerErrorKind::Later), Next::Again);
+            assert_eq!(pace.failed(4, HandlerErrorKind::Transient), Next::Again);
         }
         assert_eq!(pace.take(), 4);
-        assert_eq!(pace.failed(4, HandlerErrorKind::Message), Next::Smaller);
+        assert_eq!(pace.failed(4, HandlerErrorKind::Retry), Next::Smaller);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
         let mut pace = AdaptiveBatch::new(10_000, 3);
         assert_eq!((pace.take(), pace.then()), (FIRST, 2 * FIRST));
         assert_eq!(
-            pace.failed(FIRST, HandlerErrorKind::Message),
+            pace.failed(FIRST, HandlerErrorKind::Retry),
             Next::Again,
             "nobody is being looked for yet"
         );
@@ -193,9 +193,9 @@ mod tests {
     fn what_is_slow_gets_back_to_what_was_usual() {
         let mut pace = AdaptiveBatch::new(10_000, 1);
         while pace.take() > 1 {
-            assert_eq!(pace.failed(pace.take(), HandlerErrorKind::Poison), Next::Smaller);
+            assert_eq!(pace.failed(pace.take(), HandlerErrorKind::Permanent), Next::Smaller);
         }
-        assert_eq!(pace.failed(1, HandlerErrorKind::Poison), Next::Blame);
+        assert_eq!(pace.failed(1, HandlerErrorKind::Permanent), Next::Blame);
         for _ in 0..20 {
             pace.succeeded(pace.take(), true);
         }
@@ -211,7 +211,7 @@ mod tests {
             // So many are too many, whoever is among them.
             if take > FIRST {
                 failed += 1;
-                pace.failed(take, HandlerErrorKind::Message);
+                pace.failed(take, HandlerErrorKind::Retry);
             } else {
                 done += take;
                 pace.succeeded(take, false);

@@ -13,7 +13,7 @@
 //! ```no_run
 //! # #[cfg(feature = "sqlx-postgres")] {
 //! use semel::inbox::Inbox;
-//! use semel::inbox::consumer::Failed;
+//! use semel::inbox::consumer::HandlerError;
 //! use semel::inbox::pipeline::{Input, Output, Transform};
 //! use semel::source::Identify;
 //!
@@ -23,17 +23,17 @@
 //! }
 //!
 //! impl Transform for Invoices {
-//!     async fn transform(&self, inputs: Vec<Input>) -> Result<Vec<Output>, Failed> {
+//!     async fn transform(&self, inputs: Vec<Input>) -> Result<Vec<Output>, HandlerError> {
 //!         let named: Result<Vec<_>, _> = inputs.iter().map(|input| input.named(&Identify::ByEvent)).collect();
-//!         let named = named.map_err(Failed::poison)?;
-//!         let mut tx = self.pool.begin().await.map_err(Failed::later)?;
+//!         let named = named.map_err(HandlerError::permanent)?;
+//!         let mut tx = self.pool.begin().await.map_err(HandlerError::transient)?;
 //!         let marked = self.inbox.mark_all_tx(&mut tx, &named).await?;
 //!         for at in marked.fresh() {
 //!             let row = sqlx::query("INSERT INTO invoice (body) VALUES ($1)").bind(named[at].payload());
-//!             row.execute(&mut *tx).await.map_err(Failed::new)?;
+//!             row.execute(&mut *tx).await.map_err(HandlerError::retry)?;
 //!         }
 //!         marked.end_tx(&mut tx).await?;
-//!         tx.commit().await.map_err(Failed::later)?;
+//!         tx.commit().await.map_err(HandlerError::transient)?;
 //!         // Of all of them, fresh or not.
 //!         Ok(inputs.iter().map(|input| Output::like(input, "invoices")).collect())
 //!     }
@@ -45,7 +45,7 @@
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), semel::inbox::pipeline::PipelineError> {
-//! use semel::inbox::consumer::Failed;
+//! use semel::inbox::consumer::HandlerError;
 //! use semel::inbox::pipeline::{Input, Output, Pipeline, PipelineOptions};
 //! use semel::sink::kafka::KafkaSink;
 //! use semel::source::kafka::KafkaSource;
@@ -55,7 +55,7 @@
 //! let transform = async |inputs: Vec<Input>| {
 //!     let invoices = inputs.iter().map(|input| Output::like(input, "invoices"));
 //!     let copies = inputs.iter().map(|input| Output::like(input, "archive"));
-//!     Ok::<_, Failed>(invoices.chain(copies).collect::<Vec<_>>())
+//!     Ok::<_, HandlerError>(invoices.chain(copies).collect::<Vec<_>>())
 //! };
 //! let options = PipelineOptions::default().instance("invoices-0").dead_letters("invoices-dead");
 //! Pipeline::new(source, sink, transform, options)?.run().await?;

@@ -70,7 +70,7 @@ impl PipelineOptions {
     }
 
     /// How often a batch may fail before the message that is to blame is looked for, and how often that one may fail: 3
-    /// unless told otherwise. What is [`later`](crate::inbox::consumer::Failed::later) does not count.
+    /// unless told otherwise. What is [`transient`](crate::inbox::consumer::HandlerError::transient) does not count.
     pub fn tries_max(mut self, tries: u32) -> Self {
         self.tries_max = tries.max(1);
         self

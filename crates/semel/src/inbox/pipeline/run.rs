@@ -17,7 +17,7 @@ use super::transform::Transform;
 use crate::crash;
 use crate::inbox::consumer::call::{Called, call};
 use crate::inbox::consumer::run::asked_to_stop;
-use crate::inbox::consumer::{Failed, Stop};
+use crate::inbox::consumer::{ConsumerStopHandle, HandlerError};
 use crate::sink::SinkError;
 use crate::sink::kafka::KafkaOptions;
 use crate::sink::kafka::producer::KafkaProducer;
@@ -113,7 +113,7 @@ enum Turn {
 /// What became of one call of the transform.
 enum Made {
     Outputs(Vec<Output>),
-    Failed(Failed),
+    Failed(HandlerError),
     /// Some messages are not ours any more, or it is to stop.
     Dropped,
 }
@@ -162,8 +162,8 @@ impl<T: Transform> Pipeline<T> {
     /// broker that is away is not waited for, except by a transaction under way: that may take the sink's
     /// [timeout](KafkaOptions::timeout), and ten seconds more to be aborted. Leaving the group takes at most the source's
     /// [timeout](KafkaSourceOptions::timeout).
-    pub fn stop_handle(&self) -> Stop {
-        Stop(self.stop.clone())
+    pub fn stop_handle(&self) -> ConsumerStopHandle {
+        ConsumerStopHandle(self.stop.clone())
     }
 
     /// Runs until it is stopped. Dropping the future is like a crash: what was not committed comes again.
@@ -267,7 +267,7 @@ impl<T: Transform> Pipeline<T> {
                     self.filled = true;
                     return Ok(Turn::Well);
                 }
-                Transacted::Refused(told) if !dead => made = Made::Failed(Failed::poison(told)),
+                Transacted::Refused(told) if !dead => made = Made::Failed(HandlerError::permanent(told)),
                 Transacted::Refused(error) => {
                     return Err(PipelineError::Poison { place: tried[0].place(), error });
                 }
@@ -303,7 +303,7 @@ impl<T: Transform> Pipeline<T> {
     }
 
     /// The dead letter of the only message that was tried, or why it is not to be buried.
-    fn dead_letter(&self, tried: &[Input], failed: &Failed) -> Result<Output, PipelineError> {
+    fn dead_letter(&self, tried: &[Input], failed: &HandlerError) -> Result<Output, PipelineError> {
         let (place, error) = (tried[0].place(), failed.to_string());
         let Some(topic) = &self.options.dead_letters else {
             return Err(PipelineError::Poison { place, error });
@@ -396,7 +396,9 @@ impl<T: Transform> Pipeline<T> {
             let outputs = transform.transform(inputs).await?;
             match outputs.len() <= OUTPUTS_MAX {
                 true => Ok(outputs),
-                false => Err(Failed::new(format!("it made more than {OUTPUTS_MAX} outputs of one batch"))),
+                false => {
+                    Err(HandlerError::retry(format!("it made more than {OUTPUTS_MAX} outputs of one batch")))
+                }
             }
         };
         let mut over = std::pin::pin!(drain_timeout(stopped.clone(), self.options.drain_timeout));

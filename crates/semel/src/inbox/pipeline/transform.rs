@@ -3,18 +3,18 @@
 use std::future::Future;
 
 use super::message::{Input, Output};
-use crate::inbox::consumer::Failed;
+use crate::inbox::consumer::HandlerError;
 
 /// Makes outputs of a batch of inputs. A function of inputs will do:
 ///
 /// ```
-/// use semel::inbox::consumer::Failed;
+/// use semel::inbox::consumer::HandlerError;
 /// use semel::inbox::pipeline::{Input, Output, Transform};
 ///
 /// fn is_a_transform<T: Transform>(_: T) {}
 /// is_a_transform(async |inputs: Vec<Input>| {
 ///     let all = inputs.iter().map(|input| Output::like(input, "copies"));
-///     Ok::<_, Failed>(all.collect::<Vec<_>>())
+///     Ok::<_, HandlerError>(all.collect::<Vec<_>>())
 /// });
 /// ```
 ///
@@ -23,15 +23,19 @@ use crate::inbox::consumer::Failed;
 pub trait Transform: Send + Sync + 'static {
     /// The outputs of these messages, which are in the order of their partitions. Outputs are published in the order in
     /// which they are returned.
-    fn transform(&self, inputs: Vec<Input>) -> impl Future<Output = Result<Vec<Output>, Failed>> + Send;
+    fn transform(&self, inputs: Vec<Input>)
+    -> impl Future<Output = Result<Vec<Output>, HandlerError>> + Send;
 }
 
 impl<F, R> Transform for F
 where
     F: Fn(Vec<Input>) -> R + Send + Sync + 'static,
-    R: Future<Output = Result<Vec<Output>, Failed>> + Send,
+    R: Future<Output = Result<Vec<Output>, HandlerError>> + Send,
 {
-    fn transform(&self, inputs: Vec<Input>) -> impl Future<Output = Result<Vec<Output>, Failed>> + Send {
+    fn transform(
+        &self,
+        inputs: Vec<Input>,
+    ) -> impl Future<Output = Result<Vec<Output>, HandlerError>> + Send {
         self(inputs)
     }
 }

@@ -4,9 +4,9 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use super::guard_result::{mismatch, not_recorded, refused};
-use super::{Call, Dedup, Work, done};
+use super::{Dedup, Work, WorkAttempt, done};
 use crate::crash;
-use crate::inbox::consumer::{Failed, Handler, Message};
+use crate::inbox::consumer::{Handler, HandlerError, Message};
 use crate::intent::fingerprint::Comparison;
 use crate::intent::state::State;
 use crate::observe::Phase;
@@ -28,11 +28,11 @@ impl<S: Store, W: Work> AtLeastOnce<S, W> {
         Self { marks, work: Arc::new(work) }
     }
 
-    async fn one(&self, message: &Message) -> Result<(), Failed> {
+    async fn one(&self, message: &Message) -> Result<(), HandlerError> {
         let (intent, fingerprint) = self.marks.intent(message);
         let guarded = &self.marks.guarded;
         let looked = guarded.ask(Phase::Read, pin!(guarded.guard().store().look(intent.id()))).await;
-        if let Some(record) = looked.map_err(Failed::later)? {
+        if let Some(record) = looked.map_err(HandlerError::transient)? {
             if fingerprint.compare(&record.head.fingerprint) == Comparison::Different {
                 return Err(mismatch());
             }
@@ -43,7 +43,7 @@ impl<S: Store, W: Work> AtLeastOnce<S, W> {
             }
         }
         let key = intent.key().clone();
-        self.work.run(Call { message: message.clone(), key, attempt: None }).await?;
+        self.work.run(WorkAttempt { message: message.clone(), key, attempt: None }).await?;
         crash::point(crash::AFTER_HANDLED);
         let answer = guarded.run(intent, fingerprint, |_| async { done() }).await.map_err(refused)?;
         if answer.stored { Ok(()) } else { Err(not_recorded()) }
@@ -51,7 +51,7 @@ impl<S: Store, W: Work> AtLeastOnce<S, W> {
 }
 
 impl<S: Store, W: Work> Handler for AtLeastOnce<S, W> {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         for message in messages {
             self.one(message).await?;
         }

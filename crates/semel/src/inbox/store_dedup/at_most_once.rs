@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::guard_result::{not_recorded, refused};
-use super::{Call, Dedup, Work, done};
+use super::{Dedup, Work, WorkAttempt, done};
 use crate::crash;
-use crate::inbox::consumer::{Failed, Handler, Message};
+use crate::inbox::consumer::{Handler, HandlerError, Message};
 use crate::store::Store;
 
 /// At most once, and **a crash between mark and effect loses the effect**: the message is marked as handled first, and
@@ -28,7 +28,7 @@ impl<S: Store, W: Work> AtMostOnce<S, W> {
         Self { marks, work: Arc::new(work) }
     }
 
-    async fn one(&self, message: &Message) -> Result<(), Failed> {
+    async fn one(&self, message: &Message) -> Result<(), HandlerError> {
         let (intent, fingerprint) = self.marks.intent(message);
         let key = intent.key().clone();
         let marked = self.marks.guarded.run(intent, fingerprint, |_| async { done() }).await;
@@ -41,15 +41,15 @@ impl<S: Store, W: Work> AtMostOnce<S, W> {
             _ => {}
         }
         crash::point(crash::AFTER_MARK);
-        let ran = self.work.run(Call { message: message.clone(), key, attempt: Some(1) }).await;
+        let ran = self.work.run(WorkAttempt { message: message.clone(), key, attempt: Some(1) }).await;
         ran.map_err(|error| {
-            Failed::poison(format!("{error}; it is marked as handled, and is not tried again"))
+            HandlerError::permanent(format!("{error}; it is marked as handled, and is not tried again"))
         })
     }
 }
 
 impl<S: Store, W: Work> Handler for AtMostOnce<S, W> {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         for message in messages {
             self.one(message).await?;
         }

@@ -13,15 +13,15 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-//! use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed};
-//! use semel::inbox::store_dedup::{Call, Dedup};
+//! use semel::inbox::consumer::{Consumer, ConsumerOptions, HandlerError};
+//! use semel::inbox::store_dedup::{WorkAttempt, Dedup};
 //! use semel::source::memory::MemoryQueue;
 //! use semel::{Effect, Guard, store::memory::MemoryStore};
 //!
 //! # async fn charge(_: &[u8], _: &str) -> Result<(), std::io::Error> { Ok(()) }
 //! let marks = Dedup::new(&Guard::new(MemoryStore::new()), "billing")?;
-//! let handler = marks.state_machine(Effect::Keyed, |call: Call| async move {
-//!     charge(call.message.payload(), call.key.as_str()).await.map_err(Failed::later)
+//! let handler = marks.state_machine(Effect::Keyed, |call: WorkAttempt| async move {
+//!     charge(call.message.payload(), call.key.as_str()).await.map_err(HandlerError::transient)
 //! })?;
 //! let queue = MemoryQueue::new("payments");
 //! let consumer = Consumer::new("billing", queue.source(), handler, ConsumerOptions::default());
@@ -32,7 +32,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::consumer::{Failed, Message};
+use super::consumer::{HandlerError, Message};
 use super::{WINDOW, duplicate_count};
 use crate::guard::{Execution, Guard, Guarded, Lookup, PolicyError};
 use crate::intent::fingerprint::{Fingerprint, Recipe};
@@ -55,7 +55,7 @@ pub use claim_finish::ClaimFinish;
 /// One run of the work for one message.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Call {
+pub struct WorkAttempt {
     /// The message.
     pub message: Message,
     /// The key to pass on: the same for every run for this message, by this consumer. See
@@ -68,15 +68,15 @@ pub struct Call {
 /// What is done with a message.
 pub trait Work: Send + Sync + 'static {
     /// Does it. What an error means is said by each mode.
-    fn run(&self, call: Call) -> impl Future<Output = Result<(), Failed>> + Send;
+    fn run(&self, call: WorkAttempt) -> impl Future<Output = Result<(), HandlerError>> + Send;
 }
 
 impl<F, Fut> Work for F
 where
-    F: Fn(Call) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<(), Failed>> + Send,
+    F: Fn(WorkAttempt) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), HandlerError>> + Send,
 {
-    fn run(&self, call: Call) -> impl Future<Output = Result<(), Failed>> + Send {
+    fn run(&self, call: WorkAttempt) -> impl Future<Output = Result<(), HandlerError>> + Send {
         self(call)
     }
 }

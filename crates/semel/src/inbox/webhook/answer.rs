@@ -16,13 +16,13 @@ pub type ReceiverBody = Full<Bytes>;
 
 /// What became of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Ended {
+pub(super) enum WebhookEnd {
     Done(Done),
     Forged,
     Stale,
     Malformed,
     UnknownTenant,
-    Unnamed,
+    MissingId,
     Method,
     TooLarge,
     Slow,
@@ -33,7 +33,7 @@ pub(super) enum Ended {
     Panicked,
 }
 
-impl Ended {
+impl WebhookEnd {
     /// What it is counted as.
     pub(super) fn result(self) -> WebhookResult {
         match self {
@@ -44,7 +44,7 @@ impl Ended {
             Self::Stale => WebhookResult::Stale,
             Self::Malformed | Self::Method => WebhookResult::Malformed,
             Self::UnknownTenant => WebhookResult::UnknownTenant,
-            Self::Unnamed => WebhookResult::Unnamed,
+            Self::MissingId => WebhookResult::MissingId,
             Self::TooLarge => WebhookResult::TooLarge,
             Self::Slow | Self::Broken => WebhookResult::Broken,
             Self::Busy => WebhookResult::Busy,
@@ -62,7 +62,7 @@ impl Ended {
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Slow => StatusCode::REQUEST_TIMEOUT,
             // Rightly signed, so it is ours to mend, and to be sent again after that.
-            Self::Unnamed | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::MissingId | Self::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Busy | Self::Failed | Self::TimedOut => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -114,26 +114,26 @@ impl Ended {
 mod tests {
     use super::*;
 
-    const ALL: [Ended; 13] = [
-        Ended::Forged,
-        Ended::Stale,
-        Ended::Malformed,
-        Ended::UnknownTenant,
-        Ended::Unnamed,
-        Ended::Method,
-        Ended::TooLarge,
-        Ended::Slow,
-        Ended::Broken,
-        Ended::Busy,
-        Ended::Failed,
-        Ended::TimedOut,
-        Ended::Panicked,
+    const ALL: [WebhookEnd; 13] = [
+        WebhookEnd::Forged,
+        WebhookEnd::Stale,
+        WebhookEnd::Malformed,
+        WebhookEnd::UnknownTenant,
+        WebhookEnd::MissingId,
+        WebhookEnd::Method,
+        WebhookEnd::TooLarge,
+        WebhookEnd::Slow,
+        WebhookEnd::Broken,
+        WebhookEnd::Busy,
+        WebhookEnd::Failed,
+        WebhookEnd::TimedOut,
+        WebhookEnd::Panicked,
     ];
 
     #[test]
     fn only_what_is_done_is_answered_with_success_and_failures_ask_for_more() {
         for done in [Done::Now, Done::Already, Done::Ignored] {
-            assert_eq!(Ended::Done(done).response(Duration::ZERO).status(), 200);
+            assert_eq!(WebhookEnd::Done(done).response(Duration::ZERO).status(), 200);
         }
         for ended in ALL {
             let response = ended.response(Duration::from_secs(7));
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn a_stranger_is_not_told_why() {
-        let told = |ended: Ended| format!("{:?}", ended.response(Duration::ZERO));
-        assert_eq!(told(Ended::Forged), told(Ended::Stale));
-        assert_eq!(told(Ended::Forged), told(Ended::UnknownTenant));
-        assert_eq!(told(Ended::Failed), told(Ended::TimedOut));
+        let told = |ended: WebhookEnd| format!("{:?}", ended.response(Duration::ZERO));
+        assert_eq!(told(WebhookEnd::Forged), told(WebhookEnd::Stale));
+        assert_eq!(told(WebhookEnd::Forged), told(WebhookEnd::UnknownTenant));
+        assert_eq!(told(WebhookEnd::Failed), told(WebhookEnd::TimedOut));
     }
 }

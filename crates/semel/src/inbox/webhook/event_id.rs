@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::header;
-use super::verifier::{Refusal, Verified, VerifierError};
+use super::verifier::{Verified, VerifierError, VerifyError};
 
 /// A place in a request.
 #[derive(Clone, Debug)]
@@ -75,9 +75,9 @@ impl EventId {
         headers: &HeaderMap,
         body: &[u8],
         signed_at_s: Option<u64>,
-    ) -> Result<Verified, Refusal> {
+    ) -> Result<Verified, VerifyError> {
         let signed = Signed::new(headers, body);
-        let id = signed.read(&self.id).ok_or(Refusal::Unnamed)?;
+        let id = signed.read(&self.id).ok_or(VerifyError::MissingId)?;
         Ok(Verified { id, kind: self.kind.as_ref().and_then(|kind| signed.read(kind)), signed_at_s })
     }
 }

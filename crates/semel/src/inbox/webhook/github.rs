@@ -5,7 +5,7 @@ use http::HeaderMap;
 use super::event_id::{EventId, Place};
 use super::header::{self, hex};
 use super::secrets::Secrets;
-use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 
 const HEADER: &str = "x-hub-signature-256";
 
@@ -43,10 +43,10 @@ impl Github {
 }
 
 impl Verifier for Github {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], _: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], _: u64) -> Result<Verified, VerifyError> {
         let text = header::only(headers, HEADER)?;
         let signature = text.strip_prefix("sha256=").and_then(hex);
-        let signature = signature.ok_or(Refusal::Malformed("no signature by SHA-256"))?;
+        let signature = signature.ok_or(VerifyError::Malformed("no signature by SHA-256"))?;
         self.secrets.check(&[body], &[signature])?;
         self.naming.name(headers, body, None)
     }

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use super::secrets::Signature;
-use super::verifier::{Refusal, VerifierError};
+use super::verifier::{VerifierError, VerifyError};
 
 /// Longest header that is looked at, in bytes.
 const HEADER_BYTES_MAX: usize = 4_096;
@@ -14,22 +14,22 @@ const HEADER_BYTES_MAX: usize = 4_096;
 const TIMESTAMP_DIGITS_MAX: usize = 12;
 
 /// A header that has to be there. Of two with one name nobody can say which one was meant.
-pub(super) fn only<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, Refusal> {
+pub(super) fn only<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, VerifyError> {
     let mut all = headers.get_all(name).iter();
-    let value = all.next().ok_or(Refusal::Malformed("a header is missing"))?;
+    let value = all.next().ok_or(VerifyError::Malformed("a header is missing"))?;
     if all.next().is_some() {
-        return Err(Refusal::Malformed("a header is there twice"));
+        return Err(VerifyError::Malformed("a header is there twice"));
     }
-    let text = value.to_str().map_err(|_| Refusal::Malformed("a header is not text"))?;
+    let text = value.to_str().map_err(|_| VerifyError::Malformed("a header is not text"))?;
     match text.len() {
         1..=HEADER_BYTES_MAX => Ok(text),
-        _ => Err(Refusal::Malformed("a header is empty or too long")),
+        _ => Err(VerifyError::Malformed("a header is empty or too long")),
     }
 }
 
 /// Seconds since 1970, in digits and nothing else.
-pub(super) fn seconds(text: &str) -> Result<u64, Refusal> {
-    let bad = Refusal::Malformed("a timestamp is no number of seconds");
+pub(super) fn seconds(text: &str) -> Result<u64, VerifyError> {
+    let bad = VerifyError::Malformed("a timestamp is no number of seconds");
     let digits = (1..=TIMESTAMP_DIGITS_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     if digits { text.parse().map_err(|_| bad) } else { Err(bad) }
 }

@@ -9,7 +9,7 @@ use super::event_id::{EventId, Place};
 use super::header::{self, base64, hex};
 use super::secrets::Secrets;
 use super::timestamp::Tolerance;
-use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 
 /// Believes a header that is the HMAC-SHA256 of the body, or of a time and the body.
 ///
@@ -139,11 +139,11 @@ impl PlainHmac {
 }
 
 impl Verifier for PlainHmac {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         let text = header::only(headers, self.signature.as_str())?;
-        let text = text.strip_prefix(&self.prefix).ok_or(Refusal::Malformed("another prefix"))?;
+        let text = text.strip_prefix(&self.prefix).ok_or(VerifyError::Malformed("another prefix"))?;
         let signature = if self.base64 { base64(text) } else { hex(&text.to_ascii_lowercase()) };
-        let signature = [signature.ok_or(Refusal::Malformed("no signature by SHA-256"))?];
+        let signature = [signature.ok_or(VerifyError::Malformed("no signature by SHA-256"))?];
         let Some(name) = &self.timestamp else {
             self.secrets.check(&[body], &signature)?;
             return self.naming.name(headers, body, None);

@@ -100,4 +100,4 @@ pub use secrets::{SECRETS_MAX, SIGNATURES_MAX};
 pub use standard::StandardWebhooks;
 pub use stripe::Stripe;
 pub use timestamp::TOLERANCE;
-pub use verifier::{Refusal, Verified, Verifier, VerifierError};
+pub use verifier::{Verified, Verifier, VerifierError, VerifyError};

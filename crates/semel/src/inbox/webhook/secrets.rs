@@ -2,7 +2,7 @@
 
 use hmac::Mac;
 
-use super::verifier::{Refusal, VerifierError};
+use super::verifier::{VerifierError, VerifyError};
 use crate::signature::Secret;
 
 /// Most secrets of one verifier: the one in use, and those it takes the place of.
@@ -55,12 +55,12 @@ impl Secrets {
     }
 
     /// Whether one of the secrets made one of the signatures. The comparison takes the same time wherever they differ.
-    pub(super) fn check(&self, signed: &[&[u8]], signatures: &[Signature]) -> Result<(), Refusal> {
+    pub(super) fn check(&self, signed: &[&[u8]], signatures: &[Signature]) -> Result<(), VerifyError> {
         let made = |secret: &Secret| {
             let Some(mac) = secret.mac(signed) else { return false };
             signatures.iter().any(|signature| mac.clone().verify_slice(signature).is_ok())
         };
-        if self.0.iter().any(made) { Ok(()) } else { Err(Refusal::Forged) }
+        if self.0.iter().any(made) { Ok(()) } else { Err(VerifyError::Forged) }
     }
 }
 
@@ -85,6 +85,6 @@ mod tests {
 
     #[test]
     fn nothing_is_not_a_signature() {
-        assert_eq!(Secrets::text(["a secret"]).unwrap().check(&[b"x"], &[]), Err(Refusal::Forged));
+        assert_eq!(Secrets::text(["a secret"]).unwrap().check(&[b"x"], &[]), Err(VerifyError::Forged));
     }
 }

@@ -15,12 +15,12 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::answer::{Ended, ReceiverBody};
+use super::answer::{ReceiverBody, WebhookEnd};
 use super::received::{Done, Received};
 use super::receiver::{Settings, Tenants, WebhookReceiver};
-use super::verifier::{Refusal, Verifier};
+use super::verifier::{Verifier, VerifyError};
 use crate::crash;
-use crate::http::body::{EdgeBody, Extent};
+use crate::http::body::{BufferedBody, Extent};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,10 +45,10 @@ where
         Box::pin(async move {
             // Whatever panics, a verifier of the application's or its handler, the provider is told to send again.
             let received = AssertUnwindSafe(settings.receive(handler, request)).catch_unwind();
-            let ended = received.await.unwrap_or(Ended::Panicked);
+            let ended = received.await.unwrap_or(WebhookEnd::Panicked);
             settings.counters.count(ended.result());
             settings.told(ended);
-            if let Ended::Done(_) = ended {
+            if let WebhookEnd::Done(_) = ended {
                 crash::point(crash::BEFORE_ANSWER);
             }
             Ok(ended.response(settings.retry_after))
@@ -57,7 +57,7 @@ where
 }
 
 impl Settings {
-    async fn receive<H, F, E, B>(&self, handler: Arc<H>, request: Request<B>) -> Ended
+    async fn receive<H, F, E, B>(&self, handler: Arc<H>, request: Request<B>) -> WebhookEnd
     where
         H: Fn(Received) -> F,
         F: Future<Output = Result<Done, E>>,
@@ -70,64 +70,64 @@ impl Settings {
             Err(ended) => return ended,
         };
         // Only now: strangers are not to take the places of those who are rightly signed.
-        let Ok(_place) = self.in_flight.try_acquire() else { return Ended::Busy };
+        let Ok(_place) = self.in_flight.try_acquire() else { return WebhookEnd::Busy };
         let id = received.id().to_owned();
         let handled = async { handler(received).await };
         match tokio::time::timeout(self.handler_time_max, handled).await {
-            Ok(Ok(done)) => Ended::Done(done),
+            Ok(Ok(done)) => WebhookEnd::Done(done),
             Ok(Err(error)) => {
                 let error: BoxError = error.into();
                 tracing::error!(provider = &*self.provider, event = id, %error, "a webhook was not handled");
-                Ended::Failed
+                WebhookEnd::Failed
             }
             Err(_) => {
                 tracing::error!(provider = &*self.provider, event = id, "a webhook's handler took too long");
-                Ended::TimedOut
+                WebhookEnd::TimedOut
             }
         }
     }
 
     /// The request as an event, if it is one.
-    async fn believe<B: Body<Data = Bytes>>(&self, parts: Parts, body: B) -> Result<Received, Ended> {
+    async fn believe<B: Body<Data = Bytes>>(&self, parts: Parts, body: B) -> Result<Received, WebhookEnd> {
         if parts.method != Method::POST {
-            return Err(Ended::Method);
+            return Err(WebhookEnd::Method);
         }
         let (tenant, verifier) = match &self.tenants {
             Tenants::One(verifier) => (None, Arc::clone(verifier)),
             Tenants::Many(find) => {
-                let tenant = find(&parts).ok_or(Ended::UnknownTenant)?;
+                let tenant = find(&parts).ok_or(WebhookEnd::UnknownTenant)?;
                 (Some(tenant.name), tenant.verifier)
             }
         };
         // Whoever is read and checked holds a body in memory, and so has a bound as well; a place for the handler it has not.
-        let Ok(_place) = self.in_check.try_acquire() else { return Err(Ended::Busy) };
+        let Ok(_place) = self.in_check.try_acquire() else { return Err(WebhookEnd::Busy) };
         let body = self.read(body).await?;
         let verified = verify(&*verifier, &parts.headers, &body)?;
         // An id or a tenant that is too long to be a name.
         Received::new(Arc::clone(&self.provider), tenant, verified, parts.headers, body)
-            .map_err(|_| Ended::Unnamed)
+            .map_err(|_| WebhookEnd::MissingId)
     }
 
-    async fn read<B: Body<Data = Bytes>>(&self, body: B) -> Result<Bytes, Ended> {
-        let mut body = EdgeBody::untouched(body);
+    async fn read<B: Body<Data = Bytes>>(&self, body: B) -> Result<Bytes, WebhookEnd> {
+        let mut body = BufferedBody::untouched(body);
         match body.fill(self.body_bytes_max, Some(self.body_time_max)).await {
             Extent::Whole | Extent::Trailers if body.data().len() <= self.body_bytes_max => {
                 Ok(body.data().clone())
             }
-            Extent::Error => Err(Ended::Broken),
+            Extent::Error => Err(WebhookEnd::Broken),
             // What is known to be there is more than is read, or else the time was over.
-            _ if body.size_hint().lower() > self.body_bytes_max as u64 => Err(Ended::TooLarge),
-            _ => Err(Ended::Slow),
+            _ if body.size_hint().lower() > self.body_bytes_max as u64 => Err(WebhookEnd::TooLarge),
+            _ => Err(WebhookEnd::Slow),
         }
     }
 
     /// What only we can mend is said aloud; strangers do not write our log.
-    fn told(&self, ended: Ended) {
+    fn told(&self, ended: WebhookEnd) {
         let (provider, result) = (&*self.provider, ended.result().as_str());
         match ended {
-            Ended::Panicked => tracing::error!(provider, "a webhook's handler panicked"),
-            Ended::Unnamed => tracing::error!(provider, "a webhook has no id where one was to be"),
-            Ended::Stale => {
+            WebhookEnd::Panicked => tracing::error!(provider, "a webhook's handler panicked"),
+            WebhookEnd::MissingId => tracing::error!(provider, "a webhook has no id where one was to be"),
+            WebhookEnd::Stale => {
                 tracing::warn!(
                     provider,
                     "a webhook was signed outside of the tolerance: sent again, or a clock is wrong"
@@ -142,15 +142,15 @@ fn verify(
     verifier: &dyn Verifier,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<super::verifier::Verified, Ended> {
+) -> Result<super::verifier::Verified, WebhookEnd> {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     verifier.verify(headers, body, now_s).map_err(|refusal| match refusal {
-        Refusal::Malformed(why) => {
+        VerifyError::Malformed(why) => {
             tracing::debug!(why, "a webhook is not well formed");
-            Ended::Malformed
+            WebhookEnd::Malformed
         }
-        Refusal::Forged => Ended::Forged,
-        Refusal::Stale => Ended::Stale,
-        Refusal::Unnamed => Ended::Unnamed,
+        VerifyError::Forged => WebhookEnd::Forged,
+        VerifyError::Stale => WebhookEnd::Stale,
+        VerifyError::MissingId => WebhookEnd::MissingId,
     })
 }

@@ -8,7 +8,7 @@ use super::event_id::{Place, Signed};
 use super::header::{self, base64};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
 use super::timestamp::Tolerance;
-use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 use crate::signature::standard_parts;
 
 const PLAIN: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
@@ -52,7 +52,7 @@ impl StandardWebhooks {
 }
 
 impl Verifier for StandardWebhooks {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         let names = if headers.contains_key(PLAIN[0]) { PLAIN } else { SVIX };
         let [id, time, list] = names.map(|name| header::only(headers, name));
         let (id, time) = (id?, time?);
@@ -65,11 +65,11 @@ impl Verifier for StandardWebhooks {
 }
 
 /// `v1,base64`, separated by blanks. Other versions are for other keys than ours.
-fn parse(text: &str) -> Result<Vec<Signature>, Refusal> {
+fn parse(text: &str) -> Result<Vec<Signature>, VerifyError> {
     let ours = text.split(' ').filter_map(|item| item.strip_prefix("v1,"));
     let signatures: Vec<_> = ours.take(SIGNATURES_MAX).filter_map(base64).collect();
     if signatures.is_empty() {
-        return Err(Refusal::Malformed("no signature of a known version"));
+        return Err(VerifyError::Malformed("no signature of a known version"));
     }
     Ok(signatures)
 }

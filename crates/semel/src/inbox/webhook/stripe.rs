@@ -8,7 +8,7 @@ use super::event_id::{EventId, Place};
 use super::header::{self, hex};
 use super::secrets::{SIGNATURES_MAX, Secrets, Signature};
 use super::timestamp::Tolerance;
-use super::verifier::{Refusal, Verified, Verifier, VerifierError};
+use super::verifier::{Verified, Verifier, VerifierError, VerifyError};
 
 const HEADER: &str = "stripe-signature";
 
@@ -40,7 +40,7 @@ impl Stripe {
 }
 
 impl Verifier for Stripe {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         let (time, signatures) = parse(header::only(headers, HEADER)?)?;
         let signed_at_s = header::seconds(time)?;
         self.secrets.check(&[time.as_bytes(), b".", body], &signatures)?;
@@ -50,12 +50,12 @@ impl Verifier for Stripe {
 }
 
 /// The time as it is written, and the signatures of the one scheme that counts. `v0` is for test events and proves nothing.
-fn parse(text: &str) -> Result<(&str, Vec<Signature>), Refusal> {
+fn parse(text: &str) -> Result<(&str, Vec<Signature>), VerifyError> {
     let (mut time, mut signatures) = (None, Vec::new());
     let items = text.split(',').map(|item| item.split_once('='));
     for item in items {
-        match item.ok_or(Refusal::Malformed("not a list of names and values"))? {
-            ("t", _) if time.is_some() => return Err(Refusal::Malformed("two timestamps")),
+        match item.ok_or(VerifyError::Malformed("not a list of names and values"))? {
+            ("t", _) if time.is_some() => return Err(VerifyError::Malformed("two timestamps")),
             ("t", value) => time = Some(value),
             ("v1", value) if signatures.len() < SIGNATURES_MAX => signatures.extend(hex(value)),
             _ => {}
@@ -63,7 +63,7 @@ fn parse(text: &str) -> Result<(&str, Vec<Signature>), Refusal> {
     }
     match time {
         Some(time) if !signatures.is_empty() => Ok((time, signatures)),
-        Some(_) => Err(Refusal::Malformed("no signature of a known scheme")),
-        None => Err(Refusal::Malformed("no timestamp")),
+        Some(_) => Err(VerifyError::Malformed("no signature of a known scheme")),
+        None => Err(VerifyError::Malformed("no timestamp")),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::verifier::Refusal;
+use super::verifier::VerifyError;
 
 /// How far a signature's time may be from ours, before and after, unless told otherwise: what Stripe and Standard Webhooks
 /// recommend.
@@ -17,8 +17,8 @@ impl Tolerance {
     }
 
     /// Both ends are still inside.
-    pub(super) fn check(self, signed_at_s: u64, now_s: u64) -> Result<(), Refusal> {
-        if signed_at_s.abs_diff(now_s) <= self.0.as_secs() { Ok(()) } else { Err(Refusal::Stale) }
+    pub(super) fn check(self, signed_at_s: u64, now_s: u64) -> Result<(), VerifyError> {
+        if signed_at_s.abs_diff(now_s) <= self.0.as_secs() { Ok(()) } else { Err(VerifyError::Stale) }
     }
 }
 

@@ -13,11 +13,11 @@ pub trait Verifier: Send + Sync + 'static {
     ///
     /// # Errors
     /// When it is not to be believed, or names no event.
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal>;
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError>;
 }
 
 impl<V: Verifier + ?Sized> Verifier for Arc<V> {
-    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, Refusal> {
+    fn verify(&self, headers: &HeaderMap, body: &[u8], now_s: u64) -> Result<Verified, VerifyError> {
         (**self).verify(headers, body, now_s)
     }
 }
@@ -36,7 +36,7 @@ pub struct Verified {
 /// Why a request is not believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum VerifyError {
     /// It is not signed in the way of the provider.
     #[error("not signed in the way of the provider: {0}")]
     Malformed(&'static str),
@@ -49,7 +49,7 @@ pub enum Refusal {
     Stale,
     /// The signature is right, but there is no id where one was to be: a matter of configuration.
     #[error("it does not say which event it is")]
-    Unnamed,
+    MissingId,
 }
 
 /// Why a verifier cannot be made.

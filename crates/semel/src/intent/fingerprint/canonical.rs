@@ -33,7 +33,7 @@ const STRING_END: u8 = 0xFF;
 /// Why a text has no canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum CanonicalError {
     /// Not JSON; a byte order mark is not JSON either.
     #[error("it is not JSON")]
     Syntax,
@@ -80,9 +80,9 @@ pub(super) fn canonicalise(
     text: &[u8],
     selection: &Selection,
     depth_max: usize,
-) -> Result<Canonical, Refusal> {
+) -> Result<Canonical, CanonicalError> {
     // Checked once and in bulk; afterwards strings can be copied as they are.
-    std::str::from_utf8(text).map_err(|_| Refusal::Syntax)?;
+    std::str::from_utf8(text).map_err(|_| CanonicalError::Syntax)?;
     let (mut out, members) = ROOM.try_with(Cell::take).unwrap_or_default();
     // Room to put an object in order behind itself, where it is not much.
     out.reserve(text.len() + text.len().min(ORDER_BYTES) + 16);
@@ -90,7 +90,7 @@ pub(super) fn canonicalise(
     walk.value(selection.root(), depth_max)?;
     walk.space();
     if walk.at != text.len() {
-        return Err(Refusal::Syntax);
+        return Err(CanonicalError::Syntax);
     }
     Ok(Canonical { bytes: walk.out, chosen: walk.chosen, members: walk.members })
 }
@@ -122,12 +122,12 @@ impl Member {
 
 impl Walk<'_> {
     /// Recursion is safe here: `depth_left` begins at no more than `DEPTH_MAX_CEILING`.
-    fn value(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), Refusal> {
+    fn value(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), CanonicalError> {
         self.space();
         match self.peek() {
             Some(b'"') => self.string(),
-            Some(b'{') => self.object(cursor, depth_left.checked_sub(1).ok_or(Refusal::Depth)?),
-            Some(b'[') => self.array(cursor, depth_left.checked_sub(1).ok_or(Refusal::Depth)?),
+            Some(b'{') => self.object(cursor, depth_left.checked_sub(1).ok_or(CanonicalError::Depth)?),
+            Some(b'[') => self.array(cursor, depth_left.checked_sub(1).ok_or(CanonicalError::Depth)?),
             Some(b'-' | b'0'..=b'9') => {
                 self.at += decimal::canonicalise(&self.text[self.at..], &mut self.out)?;
                 Ok(())
@@ -135,11 +135,11 @@ impl Walk<'_> {
             Some(b't') => self.literal(b"true", b't'),
             Some(b'f') => self.literal(b"false", b'f'),
             Some(b'n') => self.literal(b"null", b'0'),
-            _ => Err(Refusal::Syntax),
+            _ => Err(CanonicalError::Syntax),
         }
     }
 
-    fn array(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), Refusal> {
+    fn array(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), CanonicalError> {
         self.at += 1;
         self.out.push(b'[');
         self.space();
@@ -161,7 +161,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn object(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), Refusal> {
+    fn object(&mut self, cursor: Cursor, depth_left: usize) -> Result<(), CanonicalError> {
         self.at += 1;
         self.out.push(b'{');
         let first = self.members.len();
@@ -187,7 +187,7 @@ impl Walk<'_> {
     }
 
     /// Reads a member; says whether the object's form is still right as it stands.
-    fn member(&mut self, cursor: Cursor, depth_left: usize, first: usize) -> Result<bool, Refusal> {
+    fn member(&mut self, cursor: Cursor, depth_left: usize, first: usize) -> Result<bool, CanonicalError> {
         let start = self.out.len();
         self.string()?;
         let key_end = self.out.len();
@@ -211,7 +211,7 @@ impl Walk<'_> {
 
     /// Reads the value that was found; says whether it counts. One that does not is read all the same, so that
     /// what is wrong with it is seen.
-    fn found(&mut self, found: Found, depth_left: usize) -> Result<bool, Refusal> {
+    fn found(&mut self, found: Found, depth_left: usize) -> Result<bool, CanonicalError> {
         let (cursor, kept) = match found {
             Found::Kept(cursor) => (cursor, true),
             Found::Chosen(cursor) => {
@@ -224,14 +224,14 @@ impl Walk<'_> {
         Ok(kept)
     }
 
-    fn sort(&mut self, first: usize) -> Result<(), Refusal> {
+    fn sort(&mut self, first: usize) -> Result<(), CanonicalError> {
         let out = &self.out;
         let key = |member: &Member| member.key(out);
         let members = &mut self.members[first..];
         let Some(begin) = members.first().map(|member| member.start) else { return Ok(()) };
         members.sort_unstable_by(|a, b| key(a).cmp(key(b)));
         if members.windows(2).any(|pair| key(&pair[0]) == key(&pair[1])) {
-            return Err(Refusal::DuplicateKey);
+            return Err(CanonicalError::DuplicateKey);
         }
         // Put in order behind itself, then moved to its place.
         let end = self.out.len();
@@ -243,7 +243,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<(), Refusal> {
+    fn string(&mut self) -> Result<(), CanonicalError> {
         self.expect(b'"')?;
         self.out.push(b'"');
         self.at += string::decode(&self.text[self.at..], &mut self.out)?;
@@ -251,9 +251,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn literal(&mut self, word: &[u8], form: u8) -> Result<(), Refusal> {
+    fn literal(&mut self, word: &[u8], form: u8) -> Result<(), CanonicalError> {
         if !self.text[self.at..].starts_with(word) {
-            return Err(Refusal::Syntax);
+            return Err(CanonicalError::Syntax);
         }
         self.at += word.len();
         self.out.push(form);
@@ -270,8 +270,8 @@ impl Walk<'_> {
         there
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Refusal> {
-        if self.take(byte) { Ok(()) } else { Err(Refusal::Syntax) }
+    fn expect(&mut self, byte: u8) -> Result<(), CanonicalError> {
+        if self.take(byte) { Ok(()) } else { Err(CanonicalError::Syntax) }
     }
 
     fn space(&mut self) {
@@ -286,12 +286,12 @@ mod tests {
     use super::*;
     use crate::intent::fingerprint::DEPTH_MAX_CEILING;
 
-    fn form(text: &str) -> Result<String, Refusal> {
+    fn form(text: &str) -> Result<String, CanonicalError> {
         pick(text, &[], &[])
     }
 
     /// The form with `'` for the end of a string, to be read by eye.
-    fn pick(text: &str, included: &[&str], excluded: &[&str]) -> Result<String, Refusal> {
+    fn pick(text: &str, included: &[&str], excluded: &[&str]) -> Result<String, CanonicalError> {
         let owned = |paths: &[&str]| paths.iter().map(|&path| path.to_owned()).collect::<Vec<_>>();
         let selection = Selection::new(&owned(included), &owned(excluded)).unwrap();
         let form = canonicalise(text.as_bytes(), &selection, 4)?.bytes.clone();
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_has_no_form_is_refused() {
-        use Refusal::{Depth, DuplicateKey, Exponent, Surrogate, Syntax};
+        use CanonicalError::{Depth, DuplicateKey, Exponent, Surrogate, Syntax};
         for (text, refusal) in [
             (r#"{"a":1,"a":1}"#, DuplicateKey),
             (r#"{"a":1,"b":2,"\u0061":3}"#, DuplicateKey),
@@ -409,7 +409,7 @@ mod tests {
         }
         assert!(form("[[[[]]]]").is_ok(), "four levels are within the bound");
         let latin1 = canonicalise(b"\"\xe9\"", &Selection::default(), 4);
-        assert_eq!(latin1.err(), Some(Refusal::Syntax));
+        assert_eq!(latin1.err(), Some(CanonicalError::Syntax));
     }
 
     #[test]
@@ -442,9 +442,9 @@ mod tests {
 
     #[test]
     fn a_field_that_does_not_count_is_still_checked() {
-        assert_eq!(pick(r#"{"t":1,"t":2}"#, &[], &["/t"]), Err(Refusal::DuplicateKey));
-        assert_eq!(pick(r#"{"a":1,"t":{"x":1,"x":2}}"#, &[], &["/t"]), Err(Refusal::DuplicateKey));
-        assert_eq!(pick(r#"{"a":1,"t":[}"#, &["/a"], &[]), Err(Refusal::Syntax));
-        assert_eq!(pick(r#"{"t":[[[[]]]]}"#, &[], &["/t"]), Err(Refusal::Depth));
+        assert_eq!(pick(r#"{"t":1,"t":2}"#, &[], &["/t"]), Err(CanonicalError::DuplicateKey));
+        assert_eq!(pick(r#"{"a":1,"t":{"x":1,"x":2}}"#, &[], &["/t"]), Err(CanonicalError::DuplicateKey));
+        assert_eq!(pick(r#"{"a":1,"t":[}"#, &["/a"], &[]), Err(CanonicalError::Syntax));
+        assert_eq!(pick(r#"{"t":[[[[]]]]}"#, &[], &["/t"]), Err(CanonicalError::Depth));
     }
 }

@@ -4,19 +4,19 @@
 //! digits without zeros at either end, and a power of ten: `1.0`, `1` and `10e-1` are all `+1;`, and nothing
 //! is ever expanded, so `1e999999999` costs what its text costs.
 
-use super::canonical::Refusal;
+use super::canonical::CanonicalError;
 
 /// Reads the number at the start of `text`, appends its canonical form to `out`, and says how long it was.
 ///
 /// The form is `+` or `-`, digits, `e` and an exponent unless that is 0, and `;`. It ends itself, so whatever
 /// follows cannot be mistaken for part of it.
-pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     let negative = text.first() == Some(&b'-');
     let mut at = usize::from(negative);
 
     let whole = digits(&text[at..]);
     if whole.is_empty() || (whole[0] == b'0' && whole.len() > 1) {
-        return Err(Refusal::Syntax);
+        return Err(CanonicalError::Syntax);
     }
     at += whole.len();
     if !matches!(text.get(at), Some(b'.' | b'e' | b'E')) {
@@ -28,7 +28,7 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refu
     if text.get(at) == Some(&b'.') {
         fraction = digits(&text[at + 1..]);
         if fraction.is_empty() {
-            return Err(Refusal::Syntax);
+            return Err(CanonicalError::Syntax);
         }
         at += 1 + fraction.len();
     }
@@ -40,7 +40,7 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refu
         at += usize::from(matches!(text.get(at), Some(b'+' | b'-')));
         let power = digits(&text[at..]);
         if power.is_empty() {
-            return Err(Refusal::Syntax);
+            return Err(CanonicalError::Syntax);
         }
         at += power.len();
         exponent = integer(power, below_zero);
@@ -51,7 +51,7 @@ pub(super) fn canonicalise(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refu
 }
 
 /// As [`write()`], for what most numbers are.
-fn write_whole(negative: bool, whole: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn write_whole(negative: bool, whole: &[u8], out: &mut Vec<u8>) -> Result<(), CanonicalError> {
     let significant = trim_end(whole);
     out.push(if negative && !significant.is_empty() { b'-' } else { b'+' });
     match whole.len() - significant.len() {
@@ -61,7 +61,7 @@ fn write_whole(negative: bool, whole: &[u8], out: &mut Vec<u8>) -> Result<(), Re
         zeros => {
             out.extend_from_slice(significant);
             out.push(b'e');
-            write_integer(i64::try_from(zeros).map_err(|_| Refusal::Exponent)?, out);
+            write_integer(i64::try_from(zeros).map_err(|_| CanonicalError::Exponent)?, out);
         }
     }
     out.push(b';');
@@ -72,9 +72,9 @@ fn write(
     negative: bool,
     whole: &[u8],
     fraction: &[u8],
-    exponent: Result<i64, Refusal>,
+    exponent: Result<i64, CanonicalError>,
     out: &mut Vec<u8>,
-) -> Result<(), Refusal> {
+) -> Result<(), CanonicalError> {
     let fraction = trim_end(fraction);
     let mut whole = trim_start(whole);
     if whole.is_empty() && fraction.is_empty() {
@@ -91,8 +91,8 @@ fn write(
     } else {
         i64::try_from(fraction.len()).map(|places| -places)
     };
-    let shift = shift.map_err(|_| Refusal::Exponent)?;
-    let exponent = exponent?.checked_add(shift).ok_or(Refusal::Exponent)?;
+    let shift = shift.map_err(|_| CanonicalError::Exponent)?;
+    let exponent = exponent?.checked_add(shift).ok_or(CanonicalError::Exponent)?;
 
     out.push(if negative { b'-' } else { b'+' });
     out.extend_from_slice(whole);
@@ -121,12 +121,12 @@ fn trim_end(digits: &[u8]) -> &[u8] {
 }
 
 /// Counts downwards, because `i64` reaches one further below zero than above.
-fn integer(digits: &[u8], below_zero: bool) -> Result<i64, Refusal> {
+fn integer(digits: &[u8], below_zero: bool) -> Result<i64, CanonicalError> {
     let negated = digits
         .iter()
         .try_fold(0_i64, |sum, digit| sum.checked_mul(10)?.checked_sub(i64::from(digit - b'0')))
-        .ok_or(Refusal::Exponent)?;
-    if below_zero { Ok(negated) } else { negated.checked_neg().ok_or(Refusal::Exponent) }
+        .ok_or(CanonicalError::Exponent)?;
+    if below_zero { Ok(negated) } else { negated.checked_neg().ok_or(CanonicalError::Exponent) }
 }
 
 /// Without `to_string`: round amounts (`1000`) are common, and each would allocate.
@@ -152,7 +152,7 @@ fn write_integer(value: i64, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn form(text: &str) -> Result<String, Refusal> {
+    fn form(text: &str) -> Result<String, CanonicalError> {
         let mut out = Vec::new();
         let length = canonicalise(text.as_bytes(), &mut out)?;
         assert_eq!(length, text.len(), "{text} was not read to its end");
@@ -190,7 +190,7 @@ mod tests {
             "0.1e-9223372036854775808",
             "1e99999999999999999999999999",
         ] {
-            assert_eq!(form(text), Err(Refusal::Exponent), "{text}");
+            assert_eq!(form(text), Err(CanonicalError::Exponent), "{text}");
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
         for text in
             ["", "-", "+1", "01", "-01", "00", ".5", "1.", "1.e3", "1e", "1e+", "1e-", "e5", "--1", "x"]
         {
-            assert_eq!(form(text), Err(Refusal::Syntax), "{text}");
+            assert_eq!(form(text), Err(CanonicalError::Syntax), "{text}");
         }
     }
 

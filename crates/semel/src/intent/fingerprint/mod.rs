@@ -56,7 +56,7 @@ mod string;
 #[cfg(test)]
 mod properties;
 
-pub use canonical::Refusal;
+pub use canonical::CanonicalError;
 pub use headers::HEADERS_MAX;
 pub use recipe::{
     CANONICAL_BYTES_MAX, DEPTH_MAX, DEPTH_MAX_CEILING, FingerprintError, Recipe, RecipeBuilder, RecipeError,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::canonical::{self, Refusal};
+use super::canonical::{self, CanonicalError};
 use super::frame::{Frame, Tag};
 use super::headers::{self, HEADERS_MAX};
 use super::request::RequestDigest;
@@ -107,7 +107,7 @@ pub enum FingerprintError {
     Serialize(#[source] serde_json::Error),
     /// It can, but its JSON has no canonical form.
     #[error("the value has no fingerprint: {0}")]
-    NotCanonical(Refusal),
+    NotCanonical(CanonicalError),
 }
 
 impl Recipe {
@@ -184,7 +184,7 @@ impl Recipe {
     }
 
     /// Adds the canonical form of `text`, or nothing when there is none.
-    pub(super) fn json(&self, text: &[u8], frame: &mut Frame) -> Result<(), Refusal> {
+    pub(super) fn json(&self, text: &[u8], frame: &mut Frame) -> Result<(), CanonicalError> {
         let form = canonical::canonicalise(text, &self.selection, self.depth_max)?;
         if self.selection.chooses() && !form.chosen {
             // None of the fields that count is there: a body of another shape, or a misspelt path. Taken at
@@ -390,8 +390,8 @@ mod tests {
             Err(FingerprintError::NotCanonical(refusal)) => Some(refusal),
             _ => None,
         };
-        assert_eq!(refusal(recipe.value(&Twice)), Some(Refusal::DuplicateKey));
-        assert_eq!(refusal(recipe.value(&[[1]])), Some(Refusal::Depth));
+        assert_eq!(refusal(recipe.value(&Twice)), Some(CanonicalError::DuplicateKey));
+        assert_eq!(refusal(recipe.value(&[[1]])), Some(CanonicalError::Depth));
         assert!(recipe.value(&[1]).is_ok(), "size does not bound a value");
         let keyed_by_list = std::collections::HashMap::from([(vec![1], 1)]);
         assert!(matches!(recipe.value(&keyed_by_list), Err(FingerprintError::Serialize(_))));

@@ -1,10 +1,10 @@
 //! JSON strings as the text they stand for.
 
-use super::canonical::Refusal;
+use super::canonical::CanonicalError;
 
 /// Decodes the string whose opening quote stands before `text`, appends it to `out`, and says how long it was
 /// with its closing quote. `text` is UTF-8; the caller has checked.
-pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     let mut at = 0;
     loop {
         let rest = &text[at..];
@@ -14,7 +14,7 @@ pub(super) fn decode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         match ends_it.first() {
             Some(b'"') => return Ok(at),
             Some(b'\\') => at += escape(&text[at..], out)?,
-            _ => return Err(Refusal::Syntax),
+            _ => return Err(CanonicalError::Syntax),
         }
     }
 }
@@ -44,7 +44,7 @@ fn plain(text: &[u8]) -> usize {
 }
 
 /// Decodes what follows a backslash.
-fn escape(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+fn escape(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     let byte = match text.first() {
         Some(&byte @ (b'"' | b'\\' | b'/')) => byte,
         Some(b'b') => 0x08,
@@ -53,34 +53,34 @@ fn escape(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
         Some(b'r') => b'\r',
         Some(b't') => b'\t',
         Some(b'u') => return Ok(1 + unicode(&text[1..], out)?),
-        _ => return Err(Refusal::Syntax),
+        _ => return Err(CanonicalError::Syntax),
     };
     out.push(byte);
     Ok(1)
 }
 
 /// Decodes what follows `\u`: four hex digits, or a surrogate pair.
-fn unicode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, Refusal> {
+fn unicode(text: &[u8], out: &mut Vec<u8>) -> Result<usize, CanonicalError> {
     let unit = hex(text)?;
     let (code, length) = if (0xD800..=0xDBFF).contains(&unit) {
-        let low = text[4..].strip_prefix(b"\\u").ok_or(Refusal::Surrogate).and_then(hex)?;
+        let low = text[4..].strip_prefix(b"\\u").ok_or(CanonicalError::Surrogate).and_then(hex)?;
         if !(0xDC00..=0xDFFF).contains(&low) {
-            return Err(Refusal::Surrogate);
+            return Err(CanonicalError::Surrogate);
         }
         (0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00), 10)
     } else {
         (unit, 4)
     };
     // What is left to fail is a low half without its high one.
-    let decoded = char::from_u32(code).ok_or(Refusal::Surrogate)?;
+    let decoded = char::from_u32(code).ok_or(CanonicalError::Surrogate)?;
     out.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
     Ok(length)
 }
 
-fn hex(text: &[u8]) -> Result<u32, Refusal> {
-    let digits = text.get(..4).ok_or(Refusal::Syntax)?;
+fn hex(text: &[u8]) -> Result<u32, CanonicalError> {
+    let digits = text.get(..4).ok_or(CanonicalError::Syntax)?;
     digits.iter().try_fold(0, |sum, &digit| {
-        let value = char::from(digit).to_digit(16).ok_or(Refusal::Syntax)?;
+        let value = char::from(digit).to_digit(16).ok_or(CanonicalError::Syntax)?;
         Ok(sum * 16 + value)
     })
 }
@@ -89,7 +89,7 @@ fn hex(text: &[u8]) -> Result<u32, Refusal> {
 mod tests {
     use super::*;
 
-    fn text(json: &str) -> Result<String, Refusal> {
+    fn text(json: &str) -> Result<String, CanonicalError> {
         let mut out = Vec::new();
         let after_quote = json.strip_prefix('"').unwrap();
         let length = decode(after_quote.as_bytes(), &mut out)?;
@@ -143,7 +143,7 @@ mod tests {
             r#""\ud800\u0041""#,
             r#""\udc00\ud800""#,
         ] {
-            assert_eq!(text(json), Err(Refusal::Surrogate), "{json}");
+            assert_eq!(text(json), Err(CanonicalError::Surrogate), "{json}");
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
             "\"\u{1f}\"",
             "\"\\ud800\\u12\"",
         ] {
-            assert_eq!(text(json), Err(Refusal::Syntax), "{json:?}");
+            assert_eq!(text(json), Err(CanonicalError::Syntax), "{json:?}");
         }
     }
 }

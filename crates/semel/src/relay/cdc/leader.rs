@@ -16,7 +16,7 @@ use super::setup::{self, Making, Whom};
 use super::slot::{Decision, Known, Noted, decide};
 use super::stream::Stream;
 use super::table::Table;
-use crate::relay::outbox_reader::{Lineage, OutboxReaderError};
+use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::poll::postgres::leased_session::{LeasedSession, get, lane};
 use crate::relay::poll::postgres::partition_group::{self, PartitionGroup, ScanPlan, Window};
 use crate::relay::poll::postgres::snapshot::Snapshot;
@@ -205,18 +205,18 @@ impl Leader {
     }
 
     /// Whose events these are, as positions have it: the same for a source that polls.
-    pub(super) fn lineage(&self) -> Lineage {
-        Lineage::new(self.link.lineage.store().to_owned(), Some(self.system.id.clone()))
+    pub(super) fn lineage(&self) -> OutboxLineage {
+        OutboxLineage::new(self.link.lineage.store().to_owned(), Some(self.system.id.clone()))
     }
 
     /// Whose log this is. A promotion begins another.
-    fn log(&self) -> Lineage {
+    fn log(&self) -> OutboxLineage {
         self.log_of(&self.system.timeline)
     }
 
-    pub(super) fn log_of(&self, timeline: &str) -> Lineage {
+    pub(super) fn log_of(&self, timeline: &str) -> OutboxLineage {
         let system = format!("{}.{timeline}", self.system.id);
-        Lineage::new(self.link.lineage.store().to_owned(), Some(system))
+        OutboxLineage::new(self.link.lineage.store().to_owned(), Some(system))
     }
 
     /// Finds out how to go on.
@@ -233,7 +233,7 @@ impl Leader {
             && !lineage.matches(&found)
         {
             if !(cdc.stream.follow_promotions && is_promoted(lineage, &found)) {
-                return Err(OutboxReaderError::Lineage { stored: lineage.clone(), found });
+                return Err(OutboxReaderError::OutboxLineage { stored: lineage.clone(), found });
             }
             tracing::warn!(%lineage, %found, "a standby was promoted; going on from the table");
             recorded = None;
@@ -636,7 +636,7 @@ fn together(groups: Vec<PartitionGroup>) -> Result<(PartitionGroup, bool), Outbo
 }
 
 /// Whether only the timeline differs.
-fn is_promoted(stored: &Lineage, found: &Lineage) -> bool {
+fn is_promoted(stored: &OutboxLineage, found: &OutboxLineage) -> bool {
     let (stored, found) = (stored.to_string(), found.to_string());
     let cluster = |text: &str| text.rsplit_once('.').map(|(cluster, _)| cluster.to_owned());
     cluster(&stored).is_some_and(|stored| Some(stored) == cluster(&found))
@@ -652,7 +652,7 @@ mod tests {
 
     #[test]
     fn a_promotion_is_another_timeline_of_the_same_cluster() {
-        let read = Lineage::read;
+        let read = OutboxLineage::read;
         assert!(is_promoted(&read("a/71.1"), &read("a/71.2")));
         assert!(!is_promoted(&read("a/71.1"), &read("a/72.1")));
         assert!(!is_promoted(&read("a/71.1"), &read("b/71.2")));

@@ -45,7 +45,7 @@ use self::parking::{ParkedRows, held_by};
 use self::position::{CdcPosition, Cursor, StreamPosition};
 use self::slot::Known;
 use super::outbox_reader::{
-    Batch, Lag, LeftOut, Lineage, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint,
+    Batch, Lag, LeftOut, OutboxLineage, OutboxReader, OutboxReaderError, Pruned, Settled, SinkCheckpoint,
 };
 use super::poll::due_after;
 use super::poll::postgres::retry::Retry;
@@ -81,7 +81,7 @@ pub struct CdcOutboxReader {
     active: Option<Leader>,
     outstanding: Option<(Batch, Origin)>,
     /// How far the sink has come, where it keeps that.
-    reached: Option<(Lineage, CdcPosition, Vec<LeftOut>)>,
+    reached: Option<(OutboxLineage, CdcPosition, Vec<LeftOut>)>,
     /// What is surely done, over a reconnection. Not what is just being written down: if that fails it is not.
     carried: Option<Done>,
     /// Not before then it is tried again to become active.
@@ -254,12 +254,12 @@ impl CdcOutboxReader {
         let (Some((stored, place, _)), Some(active)) = (&self.reached, &self.active) else { return Ok(()) };
         let found = active.lineage();
         if !stored.matches(&found) {
-            return Err(OutboxReaderError::Lineage { stored: stored.clone(), found });
+            return Err(OutboxReaderError::OutboxLineage { stored: stored.clone(), found });
         }
         let timeline = &active.system.timeline;
         if place.timeline != *timeline {
             let (stored, found) = (active.log_of(&place.timeline), active.log_of(timeline));
-            return Err(OutboxReaderError::Lineage { stored, found });
+            return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
         match &place.at {
             Cursor::Stream(spot) if spot.commit > active.written => Err(options::lost(format!(
@@ -331,7 +331,7 @@ impl CdcOutboxReader {
 
 /// How far in the stream the sink has come, if that is further than we are, and whether it left something out.
 fn mark_of(
-    reached: Option<&(Lineage, CdcPosition, Vec<LeftOut>)>,
+    reached: Option<&(OutboxLineage, CdcPosition, Vec<LeftOut>)>,
     done: StreamPosition,
 ) -> (StreamPosition, bool) {
     match reached {

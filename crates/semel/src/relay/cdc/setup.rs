@@ -10,7 +10,7 @@ use super::table::{RoutedTable, Table};
 use crate::relay::outbox_reader::OutboxReaderError;
 use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::relay::poll::postgres::options::Outbox;
-use crate::store::postgres::error::Trouble;
+use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::statement::Sql;
 
 /// The table, by its full name.
@@ -163,7 +163,7 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, O
         let made = session.client.batch_execute(&create).await;
         match made {
             Err(error) if error.code().is_some_and(|state| state.code() == "42710") => {}
-            Err(error) => return Err(refused(Trouble::from(error))),
+            Err(error) => return Err(refused(PostgresError::from(error))),
             Ok(()) => {}
         }
         session.close().await;
@@ -171,8 +171,8 @@ pub(super) async fn create_slot(outbox: &Outbox, name: &str) -> Result<Making, O
     })))
 }
 
-fn refused(trouble: Trouble) -> OutboxReaderError {
-    if let Trouble::Postgres(error) = &trouble
+fn refused(trouble: PostgresError) -> OutboxReaderError {
+    if let PostgresError::Postgres(error) = &trouble
         && let Some(said) = error.as_db_error()
     {
         let (state, message) = (said.code().code().to_owned(), said.message().to_owned());
@@ -182,9 +182,9 @@ fn refused(trouble: Trouble) -> OutboxReaderError {
 }
 
 /// The server's name for it.
-fn state(trouble: &Trouble) -> &str {
+fn state(trouble: &PostgresError) -> &str {
     match trouble {
-        Trouble::Postgres(error) => error.code().map_or("", |state| state.code()),
+        PostgresError::Postgres(error) => error.code().map_or("", |state| state.code()),
         _ => "",
     }
 }

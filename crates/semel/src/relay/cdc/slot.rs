@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use super::lsn::Lsn;
 use super::position::StreamPosition;
-use crate::relay::outbox_reader::{Lineage, OutboxReaderError};
+use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::poll::postgres::leased_session::{LeasedSession, get};
 use crate::relay::poll::postgres::unreadable;
 use crate::store::StoreError;
@@ -26,7 +26,7 @@ pub(super) struct Slot {
 /// What we wrote down of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Noted {
-    pub(super) lineage: Lineage,
+    pub(super) lineage: OutboxLineage,
     /// Everything up to here is done, and the server may have been told.
     pub(super) acked: Lsn,
     /// And this.
@@ -110,7 +110,7 @@ impl Known {
         let lineage: Option<String> = get(row, 8)?;
         let recorded = match (lineage, lsn(9)?, lsn(10)?, get::<Option<i64>>(row, 11)?) {
             (Some(lineage), Some(acked), Some(commit), Some(index)) => Some(Noted {
-                lineage: Lineage::read(&lineage),
+                lineage: OutboxLineage::read(&lineage),
                 acked,
                 spot: StreamPosition { commit, index: index.max(0).unsigned_abs() },
                 walk: get(row, 12)?,
@@ -148,7 +148,7 @@ mod tests {
             confirmed: Lsn(confirmed),
         };
         let recorded = |acked, walk: Option<&str>| Noted {
-            lineage: Lineage::read("a/1.1"),
+            lineage: OutboxLineage::read("a/1.1"),
             acked: Lsn(acked),
             spot: StreamPosition::default(),
             walk: walk.map(str::to_owned),

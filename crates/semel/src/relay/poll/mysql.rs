@@ -13,7 +13,8 @@ use self::leased_session::{LeasedSession, PartitionCursor};
 use super::parking::{ParkedRows, RetryBatch};
 use super::{Bounds, DUE_EVERY, due_after};
 use crate::relay::outbox_reader::{
-    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled, SinkCheckpoint,
+    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Settled,
+    SinkCheckpoint,
 };
 use crate::store::mysql::MysqlStore;
 use crate::store::mysql::session::Dial;
@@ -203,7 +204,7 @@ impl MysqlOutboxReader {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.link.as_ref().map_or("", |link| link.lineage.as_str());
-        let position = Position { lineage: Lineage::read(lineage), place };
+        let position = Position { lineage: OutboxLineage::read(lineage), place };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked { .. }) };
         self.outstanding = Some((batch.clone(), origin));
         batch
@@ -249,11 +250,11 @@ impl OutboxReader for MysqlOutboxReader {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        let found = self.link.as_ref().map(|link| Lineage::read(&link.lineage));
+        let found = self.link.as_ref().map(|link| OutboxLineage::read(&link.lineage));
         if let (Some(reached), Some(found)) = (reached, found)
             && !reached.position.lineage.matches(&found)
         {
-            return Err(OutboxReaderError::Lineage { stored: reached.position.lineage.clone(), found });
+            return Err(OutboxReaderError::OutboxLineage { stored: reached.position.lineage.clone(), found });
         }
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && is_behind(&reached.position.place, &link.places)

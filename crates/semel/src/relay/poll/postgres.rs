@@ -304,7 +304,7 @@ impl PostgresOutboxReader {
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.link.as_ref().map(|link| link.lineage.clone());
         let position =
-            Position { lineage: lineage.unwrap_or_else(|| crate::relay::Lineage::read("")), place };
+            Position { lineage: lineage.unwrap_or_else(|| crate::relay::OutboxLineage::read("")), place };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         batch
@@ -373,7 +373,7 @@ impl OutboxReader for PostgresOutboxReader {
             && !reached.position.lineage.matches(&link.lineage)
         {
             let (stored, found) = (reached.position.lineage.clone(), link.lineage.clone());
-            return Err(OutboxReaderError::Lineage { stored, found });
+            return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
         if let (Some(reached), Some(link)) = (reached, &self.link)
             && partition_group::is_behind(&link.groups, &reached.position.place)

@@ -11,7 +11,7 @@ use self::table::{Table, Turn};
 use super::parking::{ParkedRows, RetryBatch};
 use super::{Bounds, DUE_EVERY, due_after};
 use crate::relay::outbox_reader::{
-    Batch, Lag, Lineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Rebase, Settled,
+    Batch, Lag, OutboxLineage, OutboxReader, OutboxReaderError, Pending, Position, Pruned, Rebase, Settled,
     SinkCheckpoint,
 };
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -219,7 +219,7 @@ impl SqliteOutboxReader {
 
     fn give(&mut self, place: String, events: Vec<Pending>, origin: Origin) -> Batch {
         let lineage = self.turn.as_ref().map_or("", |turn| turn.lineage.as_str());
-        let position = Position { lineage: Lineage::read(lineage), place };
+        let position = Position { lineage: OutboxLineage::read(lineage), place };
         let batch = Batch { position, events, is_retry: matches!(origin, Origin::Parked(_)) };
         self.outstanding = Some((batch.clone(), origin));
         batch
@@ -265,11 +265,11 @@ impl OutboxReader for SqliteOutboxReader {
     }
 
     async fn resume(&mut self, reached: Option<&SinkCheckpoint>) -> Result<(), OutboxReaderError> {
-        let found = self.turn.as_ref().map(|turn| Lineage::read(&turn.lineage));
+        let found = self.turn.as_ref().map(|turn| OutboxLineage::read(&turn.lineage));
         if let (Some(reached), Some(found)) = (reached, found)
             && !reached.position.lineage.matches(&found)
         {
-            return Err(OutboxReaderError::Lineage { stored: reached.position.lineage.clone(), found });
+            return Err(OutboxReaderError::OutboxLineage { stored: reached.position.lineage.clone(), found });
         }
         if let (Some(reached), Some(turn)) = (reached, &self.turn)
             && is_behind(&reached.position.place, turn.recorded.unwrap_or(turn.after))

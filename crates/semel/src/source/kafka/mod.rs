@@ -106,7 +106,7 @@ impl Source for KafkaSource {
     }
 
     /// Counted from when it was last asked for anything, whoever calls in between.
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         let interval = self.options.keep_every();
         let Some(reader) = &self.reader else { return interval };
         interval.saturating_sub(reader.polled().elapsed()).max(Duration::from_millis(10))

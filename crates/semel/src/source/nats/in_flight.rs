@@ -206,13 +206,13 @@ pub(super) fn lease(ack_wait: Duration) -> Duration {
 }
 
 /// How often is kept.
-pub(super) fn keep_in(ack_wait: Duration) -> Duration {
+pub(super) fn renew_after(ack_wait: Duration) -> Duration {
     ack_wait / 4
 }
 
 /// How much of a lease counts when a message is found: it may have arrived since was last looked.
 pub(super) fn first_lease(ack_wait: Duration) -> Duration {
-    lease(ack_wait) - keep_in(ack_wait)
+    lease(ack_wait) - renew_after(ack_wait)
 }
 
 #[cfg(test)]

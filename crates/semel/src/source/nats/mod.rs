@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 
 use self::connection::{Arrival, Connection};
-use self::in_flight::{InFlight, first_lease, keep_in, lease};
+use self::in_flight::{InFlight, first_lease, lease, renew_after};
 use super::{Delivery, Receipt, Settle, Source, SourceError};
 
 mod connection;
@@ -266,8 +266,8 @@ impl Source for NatsSource {
         error.map_or(Ok(()), Err)
     }
 
-    fn keep_in(&self) -> Duration {
-        keep_in(self.ack_wait.unwrap_or(Duration::from_secs(2)))
+    fn renew_after(&self) -> Duration {
+        renew_after(self.ack_wait.unwrap_or(Duration::from_secs(2)))
     }
 
     fn lost(&mut self) -> Vec<Receipt> {

@@ -215,7 +215,7 @@ impl Source for RabbitmqSource {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         KEEP
     }
 

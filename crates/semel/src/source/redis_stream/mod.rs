@@ -340,7 +340,7 @@ impl Source for RedisStreamSource {
         kept.map_err(|failed| self.failed(failed))
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.options.claim_after / 3
     }
 

@@ -255,7 +255,7 @@ impl Source for SqsSource {
         self.tell(&held, Fate::Keep(self.options.visibility)).await
     }
 
-    fn keep_in(&self) -> Duration {
+    fn renew_after(&self) -> Duration {
         self.options.visibility / 3
     }
 

@@ -6,7 +6,7 @@ use super::server::Server;
 use super::session::Session;
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::{Retention, StoreTime};
-use crate::intent::state::{Answer, Change, Event, Head, State, step};
+use crate::intent::state::{Change, Head, State, StepAnswer, StepEvent, step};
 use crate::store::coalesce::Failure;
 use crate::store::command::{Ask, Finishing};
 use crate::store::encoding;
@@ -39,7 +39,7 @@ impl Server {
         let mut answers = Vec::with_capacity(asks.len());
         for ask in &*asks {
             let Finishing { ticket, verdict, retention, outcome } = &ask.request;
-            let event = Event::Finish {
+            let event = StepEvent::Finish {
                 owner: ticket.owner,
                 epoch: ticket.epoch,
                 verdict: *verdict,
@@ -109,7 +109,7 @@ impl Server {
         let mut answers = Vec::with_capacity(asks.len());
         for ask in &*asks {
             let (ticket, lease_ms) = &ask.request;
-            let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms: *lease_ms };
+            let event = StepEvent::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms: *lease_ms };
             let before = match locked.rows.get(&ticket.id).map(row::head) {
                 Some(Ok(before)) => before,
                 Some(Err(trouble)) => {
@@ -161,7 +161,7 @@ impl Server {
                     continue;
                 }
             };
-            let event = Event::Decide {
+            let event = StepEvent::Decide {
                 seen: decide.seen,
                 ruling: decide.ruling,
                 retention: decide.retention,
@@ -172,8 +172,8 @@ impl Server {
                 statements.push(decided(id, &head, decide, locked.now));
             }
             answers.push(Some(Ok(match step.answer {
-                Answer::Done => Decided::Recorded,
-                Answer::Refused => Decided::Refused(before.state_at(locked.now).unwrap_or(before.state)),
+                StepAnswer::Done => Decided::Recorded,
+                StepAnswer::Refused => Decided::Refused(before.state_at(locked.now).unwrap_or(before.state)),
                 _ => Decided::Stale,
             })));
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use super::literal::{self, Template, template};
 use super::lock::Locked;
 use super::row;
@@ -11,7 +11,7 @@ use super::server::{Server, ids};
 use super::session::{Failed, Session};
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::StoreTime;
-use crate::intent::state::{Answer, State, Step, step};
+use crate::intent::state::{State, Step, StepAnswer, step};
 use crate::store::coalesce::Failure;
 use crate::store::command::Ask;
 use crate::store::encoding;
@@ -248,7 +248,7 @@ impl Server {
     }
 
     /// A row that is locked and cannot be read concerns one request, and nothing is written into it.
-    pub(super) fn unreadable(&self, trouble: &Trouble) -> StoreError {
+    pub(super) fn unreadable(&self, trouble: &MysqlError) -> StoreError {
         self.explain(trouble, Fate::NotApplied)
     }
 }
@@ -262,10 +262,10 @@ fn refuse(ask: &mut ClaimAsk, failure: &Failure) {
 
 fn answer(step: &Step, record: Record, now: StoreTime) -> Claimed {
     match step.answer {
-        Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
-        Answer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
-        Answer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
-        Answer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
+        StepAnswer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+        StepAnswer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
+        StepAnswer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
+        StepAnswer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
         _ => Claimed::Mismatch,
     }
 }

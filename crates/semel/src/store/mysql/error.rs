@@ -7,7 +7,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum MysqlError {
     /// The server refused a statement; the connection is as good as before.
     Refused { number: u16, message: String },
     /// The connection broke, or what came over it made no sense.
@@ -18,7 +18,7 @@ pub(crate) enum Trouble {
     Unreadable(String),
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for MysqlError {
     fn from(error: sqlx::Error) -> Self {
         match &error {
             sqlx::Error::Database(refused) => match refused.try_downcast_ref::<MySqlDatabaseError>() {
@@ -33,7 +33,7 @@ impl From<sqlx::Error> for Trouble {
     }
 }
 
-impl Trouble {
+impl MysqlError {
     fn refused(number: u16, message: &str) -> Self {
         match number {
             // The server says good-bye: shutting down, killed, or gone away over a too large packet.

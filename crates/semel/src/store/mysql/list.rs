@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use super::literal::{self, Template, template};
 use super::read::Readers;
 use super::row;
@@ -125,7 +125,7 @@ impl Server {
             .await?;
         let rows = brought.iter().flat_map(|brought| &brought.rows);
         let places = rows.map(|row| Ok(((row::unsigned(row, 0)?, row::id(row, 1)?), row::unsigned(row, 2)?)));
-        Ok(places.collect::<Result<_, Trouble>>()?)
+        Ok(places.collect::<Result<_, MysqlError>>()?)
     }
 
     /// Where the window below `above` ends; `None` when that is the end of the list.
@@ -145,7 +145,7 @@ impl Server {
         Ok(row
             .map(|row| Ok((row::unsigned(row, 0)?, row::id(row, 1)?)))
             .transpose()
-            .map_err(|e: Trouble| e)?)
+            .map_err(|e: MysqlError| e)?)
     }
 
     /// The records at those places, in their order; those that vanished meanwhile are left out.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::mysql::MySqlRow;
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use super::literal::{Template, template};
 use super::row;
 use super::server::{Server, ids};
@@ -89,9 +89,9 @@ impl Server {
 }
 
 // SET, START, the rows, those that are there, the clock; then INSERT and the epoch.
-fn read(mut brought: Vec<Brought>) -> Result<Locked, Trouble> {
+fn read(mut brought: Vec<Brought>) -> Result<Locked, MysqlError> {
     let mut take = |n: usize| brought.get_mut(n).map(std::mem::take).unwrap_or_default().rows;
-    let missing = || Trouble::Unreadable("an answer is missing".to_owned());
+    let missing = || MysqlError::Unreadable("an answer is missing".to_owned());
     let mut rows = HashMap::new();
     for row in take(2) {
         rows.insert(row::record_id(&row)?, row);

@@ -71,7 +71,7 @@ pub struct MysqlStore {
 
 struct Inner {
     server: Arc<Server>,
-    standing: probe::Standing,
+    standing: probe::ServerStatus,
     lineage: [u8; 16],
     lanes: Coalescer,
     readers: Readers,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::Row;
 
-use super::error::{Trouble, misconfigured};
+use super::error::{MysqlError, misconfigured};
 use super::session::Session;
 use crate::intent::outcome::OUTCOME_BYTES_MAX;
 use crate::store::{Fate, StoreError};
@@ -17,7 +17,7 @@ const ASKED: &str = "'version', 'innodb_flush_log_at_trx_commit', 'innodb_double
 
 /// What was found.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct ServerStatus {
     /// What was acknowledged survives a crash of the machine.
     pub(super) durable: bool,
     /// In words for people, each with what to do.
@@ -27,8 +27,8 @@ pub(super) struct Standing {
 }
 
 /// Asks the server for its settings. What cannot work is an error, what weakens a promise is a warning.
-pub(super) async fn look(session: &mut Session, server: &str) -> Result<Standing, StoreError> {
-    let explain = |trouble: Trouble| trouble.explain(server, Fate::NotApplied);
+pub(super) async fn look(session: &mut Session, server: &str) -> Result<ServerStatus, StoreError> {
+    let explain = |trouble: MysqlError| trouble.explain(server, Fate::NotApplied);
     let asked = format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({ASKED})");
     let brought = session.run(asked).await.map_err(|failed| explain(failed.trouble))?;
     let mut found = HashMap::new();
@@ -42,7 +42,7 @@ pub(super) async fn look(session: &mut Session, server: &str) -> Result<Standing
     judge(server, &found)
 }
 
-fn judge(server: &str, found: &HashMap<String, String>) -> Result<Standing, StoreError> {
+fn judge(server: &str, found: &HashMap<String, String>) -> Result<ServerStatus, StoreError> {
     let value = |name: &str| found.get(name).map_or("", String::as_str);
     let is_on = |name: &str| matches!(value(name).to_ascii_uppercase().as_str(), "ON" | "1");
     let version = value("version");
@@ -104,7 +104,7 @@ fn judge(server: &str, found: &HashMap<String, String>) -> Result<Standing, Stor
                 .to_owned(),
         );
     }
-    Ok(Standing { durable, warnings, packet_bytes })
+    Ok(ServerStatus { durable, warnings, packet_bytes })
 }
 
 /// The largest stored outcome for which a statement has room.
@@ -125,7 +125,7 @@ fn is_recent(version: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn judged(changed: &[(&str, &str)]) -> Result<Standing, StoreError> {
+    fn judged(changed: &[(&str, &str)]) -> Result<ServerStatus, StoreError> {
         let sound = [
             ("version", "10.11.6-MariaDB"),
             ("innodb_flush_log_at_trx_commit", "1"),

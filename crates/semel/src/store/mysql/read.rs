@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::Row;
 use tokio::sync::Semaphore;
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use super::literal::{self, Template, template};
 use super::row;
 use super::schema;
@@ -52,7 +52,7 @@ impl Readers {
         let Ok(Ok(_turn)) = tokio::time::timeout(self.wait, self.turns.acquire()).await else {
             return Err(queue_full(READERS));
         };
-        let explain = |trouble: &Trouble| self.server.explain(trouble, Fate::NotApplied);
+        let explain = |trouble: &MysqlError| self.server.explain(trouble, Fate::NotApplied);
         let mut tries = 0;
         loop {
             tries += 1;
@@ -67,13 +67,13 @@ impl Readers {
             }
             match read {
                 Ok(read) => return Ok(read),
-                Err(Failed { trouble: Trouble::Lost(_), .. }) if tries < 2 => {}
+                Err(Failed { trouble: MysqlError::Lost(_), .. }) if tries < 2 => {}
                 Err(Failed { trouble, .. }) => return Err(explain(&trouble)),
             }
         }
     }
 
-    async fn take(&self) -> Result<Session, Trouble> {
+    async fn take(&self) -> Result<Session, MysqlError> {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(session) => Ok(session),
@@ -160,7 +160,7 @@ impl Server {
         let brought = session.run(RECORD.fill(&[("ids", &ids(wanted)), ("clock", &self.clock)])).await?;
         let rows = brought.iter().flat_map(|brought| &brought.rows);
         let records = rows.map(|row| Ok((row::full_record(row)?, row::now(row)?)));
-        Ok(records.collect::<Result<_, Trouble>>()?)
+        Ok(records.collect::<Result<_, MysqlError>>()?)
     }
 
     async fn sweep_chunk(&self, session: &mut Session, limit: usize) -> Result<usize, Failed> {
@@ -203,10 +203,10 @@ impl Server {
         let sql = format!("SELECT CAST(n AS SIGNED) FROM semel_operation WHERE name = {name}");
         let brought = session.run(sql).await?;
         let rows = brought.iter().flat_map(|brought| &brought.rows);
-        Ok(rows.map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(Trouble::from)?)
+        Ok(rows.map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(MysqlError::from)?)
     }
 }
 
-fn read_ids(rows: Option<&[sqlx::mysql::MySqlRow]>) -> Result<Vec<IntentId>, Trouble> {
+fn read_ids(rows: Option<&[sqlx::mysql::MySqlRow]>) -> Result<Vec<IntentId>, MysqlError> {
     rows.unwrap_or_default().iter().map(|row| row::id(row, 0)).collect()
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, IntentId, Operation, Owner};
 use crate::intent::key::Key;
@@ -40,46 +40,46 @@ const SCOPE: usize = 15;
 const OPERATION: usize = 16;
 const KEY: usize = 17;
 
-fn unreadable(column: &str, why: impl std::fmt::Display) -> Trouble {
-    Trouble::Unreadable(format!("{column}: {why}"))
+fn unreadable(column: &str, why: impl std::fmt::Display) -> MysqlError {
+    MysqlError::Unreadable(format!("{column}: {why}"))
 }
 
-pub(super) fn unsigned(row: &MySqlRow, column: usize) -> Result<u64, Trouble> {
+pub(super) fn unsigned(row: &MySqlRow, column: usize) -> Result<u64, MysqlError> {
     let stored: i64 = row.try_get(column)?;
     u64::try_from(stored).map_err(|_| unreadable("a number", format!("{stored} is negative")))
 }
 
-fn fixed<const N: usize>(row: &MySqlRow, column: usize) -> Result<[u8; N], Trouble> {
+fn fixed<const N: usize>(row: &MySqlRow, column: usize) -> Result<[u8; N], MysqlError> {
     let stored: &[u8] = row.try_get(column)?;
     stored.try_into().map_err(|_| unreadable("a binary column", format!("{} bytes", stored.len())))
 }
 
-pub(super) fn id(row: &MySqlRow, column: usize) -> Result<IntentId, Trouble> {
+pub(super) fn id(row: &MySqlRow, column: usize) -> Result<IntentId, MysqlError> {
     Ok(IntentId::from_bytes(fixed(row, column)?))
 }
 
 /// The clock when the row was read.
-pub(super) fn now(row: &MySqlRow) -> Result<StoreTime, Trouble> {
+pub(super) fn now(row: &MySqlRow) -> Result<StoreTime, MysqlError> {
     Ok(StoreTime(unsigned(row, NOW)?))
 }
 
 /// The first epoch a claim's packet took, where it took any.
-pub(super) fn first_epoch(row: &MySqlRow) -> Result<Option<Epoch>, Trouble> {
+pub(super) fn first_epoch(row: &MySqlRow) -> Result<Option<Epoch>, MysqlError> {
     match row.try_get::<Option<i64>, _>(SCOPE)? {
         Some(_) => Ok(Some(Epoch(unsigned(row, SCOPE)?))),
         None => Ok(None),
     }
 }
 
-pub(super) fn record_id(row: &MySqlRow) -> Result<IntentId, Trouble> {
+pub(super) fn record_id(row: &MySqlRow) -> Result<IntentId, MysqlError> {
     id(row, ID)
 }
 
-pub(super) fn owner(row: &MySqlRow) -> Result<Owner, Trouble> {
+pub(super) fn owner(row: &MySqlRow) -> Result<Owner, MysqlError> {
     Ok(Owner::from_bytes(fixed(row, OWNER)?))
 }
 
-pub(super) fn head(row: &MySqlRow) -> Result<Head, Trouble> {
+pub(super) fn head(row: &MySqlRow) -> Result<Head, MysqlError> {
     let recipe: i64 = row.try_get(RECIPE)?;
     Ok(Head {
         state: state_of(row.try_get(STATE)?).map_err(|why| unreadable("state", why))?,
@@ -96,7 +96,7 @@ pub(super) fn head(row: &MySqlRow) -> Result<Head, Trouble> {
 }
 
 /// The record of an intent that is known: the id is its digest, so the row need not name it.
-pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, Trouble> {
+pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, MysqlError> {
     let decision: Option<&str> = row.try_get(DECISION)?;
     let outcome: Option<&[u8]> = row.try_get(OUTCOME)?;
     let attempts = unsigned(row, ATTEMPTS)?;
@@ -115,7 +115,7 @@ pub(super) fn record(row: &MySqlRow, intent: Intent) -> Result<Record, Trouble> 
 }
 
 /// The whole record, of a row that names its intent.
-pub(super) fn full_record(row: &MySqlRow) -> Result<Record, Trouble> {
+pub(super) fn full_record(row: &MySqlRow) -> Result<Record, MysqlError> {
     let scope = Scope::from_text(row.try_get(SCOPE)?).map_err(|error| unreadable("scope", error))?;
     let operation =
         Operation::new(row.try_get(OPERATION)?).map_err(|error| unreadable("operation", error))?;

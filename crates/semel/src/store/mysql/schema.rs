@@ -2,7 +2,7 @@
 
 use sqlx::Row;
 
-use super::error::{Trouble, misconfigured};
+use super::error::{MysqlError, misconfigured};
 use super::row;
 use super::session::{Failed, Session};
 use crate::store::{ErrorKind, Fate, StoreError};
@@ -22,7 +22,7 @@ const LOCK: &str = "CONCAT('semel.migrate.', MD5(DATABASE()))";
 
 /// The version of the tables; 0 where there are none.
 pub(super) async fn version(session: &mut Session, server: &str) -> Result<u32, StoreError> {
-    let explain = |trouble: Trouble| trouble.explain(server, Fate::NotApplied);
+    let explain = |trouble: MysqlError| trouble.explain(server, Fate::NotApplied);
     let found =
         session.run("SELECT CAST(version AS SIGNED) FROM semel_meta WHERE only_row = 1".to_owned()).await;
     let rows = match found {
@@ -80,8 +80,8 @@ pub(super) async fn read_lineage(session: &mut Session) -> Result<[u8; 16], Fail
     let brought = session.run("SELECT lineage FROM semel_meta WHERE only_row = 1".to_owned()).await?;
     let row = brought.first().and_then(|brought| brought.rows.first());
     let stored = row.map(|row| row.try_get::<&[u8], _>(0)).transpose();
-    let stored = stored.map_err(|error| Failed::from(Trouble::from(error)))?;
-    let unreadable = || Failed::from(Trouble::Unreadable("semel_meta has no lineage".into()));
+    let stored = stored.map_err(|error| Failed::from(MysqlError::from(error)))?;
+    let unreadable = || Failed::from(MysqlError::Unreadable("semel_meta has no lineage".into()));
     stored.and_then(|stored| stored.try_into().ok()).ok_or_else(unreadable)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use super::error::Trouble;
+use super::error::MysqlError;
 use super::literal;
 use super::row;
 use super::session::{Dial, Failed, Session};
@@ -37,7 +37,7 @@ impl Server {
         Self { name, dial, clock, packet_bytes, operations: Mutex::default() }
     }
 
-    pub(super) fn explain(&self, trouble: &Trouble, fate: Fate) -> StoreError {
+    pub(super) fn explain(&self, trouble: &MysqlError, fate: Fate) -> StoreError {
         trouble.explain(&self.name, fate)
     }
 
@@ -49,8 +49,10 @@ impl Server {
             None => Fate::NotApplied,
             // Refused before the commit, or by the commit and for a reason that undoes it.
             Some(commit) => match trouble {
-                Trouble::Refused { .. } if *done < commit => Fate::NotApplied,
-                Trouble::Refused { .. } if *done == commit && trouble.is_before_commit() => Fate::NotApplied,
+                MysqlError::Refused { .. } if *done < commit => Fate::NotApplied,
+                MysqlError::Refused { .. } if *done == commit && trouble.is_before_commit() => {
+                    Fate::NotApplied
+                }
                 _ => Fate::InDoubt,
             },
         };
@@ -73,12 +75,12 @@ impl Server {
         for sql in [find, add] {
             let brought = session.run(sql).await?;
             if let Some(row) = brought.last().and_then(|brought| brought.rows.first()) {
-                let n = sqlx::Row::try_get(row, 0).map_err(Trouble::from)?;
+                let n = sqlx::Row::try_get(row, 0).map_err(MysqlError::from)?;
                 self.remember(operation, n);
                 return Ok(n);
             }
         }
-        Err(Trouble::Unreadable(format!("the operation {:?} is not found", operation.as_str())).into())
+        Err(MysqlError::Unreadable(format!("the operation {:?} is not found", operation.as_str())).into())
     }
 
     fn known(&self, operation: &Operation) -> Option<i64> {
@@ -96,7 +98,7 @@ impl Server {
     pub(super) async fn now(&self, session: &mut Session) -> Result<StoreTime, Failed> {
         let brought = session.run(format!("SELECT {}", self.clock)).await?;
         let row = brought.first().and_then(|brought| brought.rows.first());
-        let row = row.ok_or_else(|| Trouble::Unreadable("no clock".into()))?;
+        let row = row.ok_or_else(|| MysqlError::Unreadable("no clock".into()))?;
         Ok(StoreTime(row::unsigned(row, 0)?.min(MS_MAX)))
     }
 }

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use sqlx::mysql::{MySqlConnectOptions, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Either, Executor, MySqlConnection};
 
-use super::error::Trouble;
+use super::error::MysqlError;
 
 /// Idle for longer than this, a connection is asked whether it is still one before anything depends on it:
 /// what is sent on a dead one would be in doubt for nothing.
@@ -40,12 +40,12 @@ pub(crate) struct Brought {
 /// A packet that failed, and how many of its statements had been carried out by then.
 #[derive(Debug)]
 pub(crate) struct Failed {
-    pub(crate) trouble: Trouble,
+    pub(crate) trouble: MysqlError,
     pub(super) done: usize,
 }
 
-impl From<Trouble> for Failed {
-    fn from(trouble: Trouble) -> Self {
+impl From<MysqlError> for Failed {
+    fn from(trouble: MysqlError) -> Self {
         Self { trouble, done: 0 }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Session {
 
 impl Dial {
     /// Connects, within the bound.
-    pub(crate) async fn open(&self) -> Result<Session, Trouble> {
+    pub(crate) async fn open(&self) -> Result<Session, MysqlError> {
         let opening = async {
             let connection = self.connect.connect().await?;
             let mut session = Session { connection, dial: self.clone(), used: Instant::now(), open: true };
@@ -68,13 +68,13 @@ impl Dial {
         };
         match tokio::time::timeout(self.connect_timeout, opening).await {
             Ok(opened) => opened,
-            Err(_) => Err(Trouble::Silent(self.connect_timeout.as_millis())),
+            Err(_) => Err(MysqlError::Silent(self.connect_timeout.as_millis())),
         }
     }
 }
 
 impl Session {
-    async fn set_up(&mut self) -> Result<(), Trouble> {
+    async fn set_up(&mut self) -> Result<(), MysqlError> {
         // Sums of literals must not depend on what the server was told elsewhere: errors instead of cut
         // values, no zero dates. READ COMMITTED: each statement sees the last commit, and no gaps are locked.
         // Nothing here waits for a lock on purpose: what is held comes again. A second is the least MySQL
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// A connection that was idle is looked at, and replaced if it is dead.
-    pub(crate) async fn ready(&mut self) -> Result<(), Trouble> {
+    pub(crate) async fn ready(&mut self) -> Result<(), MysqlError> {
         if self.open && self.used.elapsed() < TRUSTED {
             return Ok(());
         }
@@ -143,8 +143,8 @@ impl Session {
                 self.used = Instant::now();
                 return Ok(all);
             }
-            Ok(Err(error)) => Trouble::from(error),
-            Err(_) => Trouble::Silent(limit.as_millis()),
+            Ok(Err(error)) => MysqlError::from(error),
+            Err(_) => MysqlError::Silent(limit.as_millis()),
         };
         self.used = Instant::now();
         self.open = !trouble.needs_new_connection();

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Row, Statement};
 
-use super::error::{Trouble, refused};
+use super::error::{PostgresError, refused};
 use super::options::PostgresOptions;
 use super::probe::Probe;
 use super::statement::Sql;
@@ -50,7 +50,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new(options: PostgresOptions) -> Result<Self, Trouble> {
+    pub(crate) fn new(options: PostgresOptions) -> Result<Self, PostgresError> {
         let connector = Connector::new(&options)?;
         Ok(Self { options, connector, path: AtomicU8::new(0) })
     }
@@ -66,19 +66,21 @@ impl Connections {
     }
 
     /// A connection to a server that takes writes, and what it said of itself.
-    pub(crate) async fn session(&self) -> Result<(Session, Probe), Trouble> {
+    pub(crate) async fn session(&self) -> Result<(Session, Probe), PostgresError> {
         let patience = self.options.connect_timeout;
         let late = |_| {
-            Trouble::TimedOut(format!("PostgreSQL did not answer within {patience:?}; check that it runs"))
+            PostgresError::TimedOut(format!(
+                "PostgreSQL did not answer within {patience:?}; check that it runs"
+            ))
         };
         tokio::time::timeout(patience, self.set_up()).await.map_err(late)?
     }
 
     /// All that is said to the server first. Others may wait for this one, so nothing of it is without a bound.
-    async fn set_up(&self) -> Result<(Session, Probe), Trouble> {
+    async fn set_up(&self) -> Result<(Session, Probe), PostgresError> {
         let (mut session, probe) = self.any_session().await?;
         if probe.in_recovery || probe.read_only {
-            return Err(Trouble::ReadOnly);
+            return Err(PostgresError::ReadOnly);
         }
         if probe.synchronous_commit == "off" {
             match session.path {
@@ -90,7 +92,7 @@ impl Connections {
         Ok((session, probe))
     }
 
-    async fn any_session(&self) -> Result<(Session, Probe), Trouble> {
+    async fn any_session(&self) -> Result<(Session, Probe), PostgresError> {
         let mut session = self.connect().await?;
         let probe = Probe::ask(&session.client).await?;
         // The settings we asked for are there, or somebody in between dropped them.
@@ -105,7 +107,7 @@ impl Connections {
         Ok((session, probe))
     }
 
-    async fn connect(&self) -> Result<Session, Trouble> {
+    async fn connect(&self) -> Result<Session, PostgresError> {
         if self.path.load(Ordering::Relaxed) != 2 && self.options.prepared != Some(false) {
             let mut config = self.options.config.clone();
             config.options(self.settings());
@@ -153,7 +155,7 @@ impl Connections {
     }
 
     /// Behind a pooler the settings are the role's or the database's, and have to fit.
-    fn check_pooled(&self, probe: &Probe) -> Result<(), Trouble> {
+    fn check_pooled(&self, probe: &Probe) -> Result<(), PostgresError> {
         if probe.isolation != "read committed" {
             return Err(refused(format!(
                 "sessions behind this pooler begin transactions as {:?}, and semel cannot change that; say ALTER \
@@ -224,7 +226,11 @@ impl Session {
     }
 
     /// Carries out one statement, in one trip, within a bound.
-    pub(crate) async fn query(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+    pub(crate) async fn query(
+        &self,
+        sql: &Sql,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, PostgresError> {
         if self.raises {
             return self.query_under(RAISE, sql, values).await;
         }
@@ -239,7 +245,7 @@ impl Session {
         settings: &str,
         sql: &Sql,
         values: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>, Trouble> {
+    ) -> Result<Vec<Row>, PostgresError> {
         let begin = format!("BEGIN; {settings}");
         self.bounded(async {
             // Each is sent when it is first asked for, so they travel together and in this order.
@@ -258,30 +264,33 @@ impl Session {
     }
 
     /// Carries out statements as they are written, within a bound.
-    pub(crate) async fn batch(&self, text: &str) -> Result<(), Trouble> {
+    pub(crate) async fn batch(&self, text: &str) -> Result<(), PostgresError> {
         self.bounded(async { Ok(self.client.batch_execute(text).await?) }).await
     }
 
-    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    async fn bounded<T>(
+        &self,
+        work: impl Future<Output = Result<T, PostgresError>>,
+    ) -> Result<T, PostgresError> {
         let late = |_| {
             let message = format!("PostgreSQL did not answer within {:?}; look at its load", self.patience);
-            Trouble::TimedOut(message)
+            PostgresError::TimedOut(message)
         };
         let sent = tokio::time::timeout(self.patience, work).await;
         let answered = sent.map_err(late).and_then(|answered| answered);
-        if answered.as_ref().is_err_and(Trouble::loses_connection) {
+        if answered.as_ref().is_err_and(PostgresError::loses_connection) {
             self.spent.store(true, Ordering::Relaxed);
         }
         answered
     }
 
-    async fn send_whole(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+    async fn send_whole(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, PostgresError> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             values.iter().copied().zip(sql.types.iter().cloned()).collect();
         Ok(self.client.query_typed(sql.text, &typed).await?)
     }
 
-    async fn send(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+    async fn send(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, PostgresError> {
         if !self.prepares {
             return self.send_whole(sql, values).await;
         }
@@ -289,7 +298,8 @@ impl Session {
         let statement = match known {
             Some(statement) => statement,
             None => {
-                let made = self.client.prepare_typed(sql.text, sql.types).await.map_err(Trouble::Before)?;
+                let made =
+                    self.client.prepare_typed(sql.text, sql.types).await.map_err(PostgresError::Before)?;
                 self.lock().entry(sql.text).or_insert(made).clone()
             }
         };

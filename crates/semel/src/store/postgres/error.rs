@@ -7,7 +7,7 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum PostgresError {
     /// The driver's or the server's error.
     Postgres(tokio_postgres::Error),
     /// The same, before anything was sent that changes something.
@@ -24,21 +24,21 @@ pub(crate) enum Trouble {
     Outage(Failure),
 }
 
-impl From<tokio_postgres::Error> for Trouble {
+impl From<tokio_postgres::Error> for PostgresError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Postgres(error)
     }
 }
 
-pub(crate) fn refused(why: impl Into<String>) -> Trouble {
-    Trouble::Refused(why.into())
+pub(crate) fn refused(why: impl Into<String>) -> PostgresError {
+    PostgresError::Refused(why.into())
 }
 
-pub(crate) fn unreadable(why: impl Into<String>) -> Trouble {
-    Trouble::Unreadable(why.into())
+pub(crate) fn unreadable(why: impl Into<String>) -> PostgresError {
+    PostgresError::Unreadable(why.into())
 }
 
-impl Trouble {
+impl PostgresError {
     fn state(&self) -> Option<&SqlState> {
         match self {
             Self::Postgres(error) | Self::Before(error) => error.code(),

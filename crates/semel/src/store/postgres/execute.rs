@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio_postgres::Row;
 
 use super::connect::{Connections, Session};
-use super::error::Trouble;
+use super::error::PostgresError;
 use super::lock;
 use super::row::{self, column, time, unsigned};
 use super::statement::{CLAIM, DECIDE, FINISH, OPERATIONS, RECORD, RENEW, Sql};
 use crate::intent::identity::{Epoch, IntentId};
 use crate::intent::policy::Retention;
-use crate::intent::state::{Answer, Change, State, step};
+use crate::intent::state::{Change, State, StepAnswer, step};
 use crate::store::coalesce::{Executor, Failure};
 use crate::store::command::{Ask, Finishing};
 use crate::store::encoding::{decision_text, effect_code, number, recipe_code, state_code, state_of};
@@ -66,7 +66,11 @@ impl Batches {
     }
 
     /// Sees to it that all names are in their table, before the claims need them.
-    async fn name_operations(&self, session: &Session, asks: &[Ask<Claim, Claimed>]) -> Result<(), Trouble> {
+    async fn name_operations(
+        &self,
+        session: &Session,
+        asks: &[Ask<Claim, Claimed>],
+    ) -> Result<(), PostgresError> {
         let missing: BTreeSet<&str> = {
             let mut known = self.operations();
             // Whoever comes back without an answer may have been told of a name that is not there any more.
@@ -89,7 +93,7 @@ impl Batches {
         Ok(())
     }
 
-    async fn claim(&self, session: &Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), Trouble> {
+    async fn claim(&self, session: &Session, asks: &mut [Ask<Claim, Claimed>]) -> Result<(), PostgresError> {
         let rows = {
             let ids: Vec<IntentId> = asks.iter().map(|ask| ask.request.intent.id()).collect();
             let first: Vec<bool> = (0..ids.len()).map(|at| at == 0 || ids[at - 1] != ids[at]).collect();
@@ -136,7 +140,11 @@ impl Batches {
         Ok(())
     }
 
-    async fn finish(&self, session: &Session, asks: &mut [Ask<Finishing, Finished>]) -> Result<(), Trouble> {
+    async fn finish(
+        &self,
+        session: &Session,
+        asks: &mut [Ask<Finishing, Finished>],
+    ) -> Result<(), PostgresError> {
         let rows = {
             let column = Columns(asks);
             session
@@ -170,7 +178,7 @@ impl Batches {
                 Some(1) => Some(Ok(Finished::Already)),
                 Some(3) => None,
                 Some(other @ 10..) => {
-                    let state = state_of(i64::from(other) - 10).map_err(Trouble::Unreadable)?;
+                    let state = state_of(i64::from(other) - 10).map_err(PostgresError::Unreadable)?;
                     Some(Ok(Finished::Other(state)))
                 }
                 _ => Some(Ok(Finished::Stale)),
@@ -183,7 +191,7 @@ impl Batches {
         &self,
         session: &Session,
         asks: &mut [Ask<(Ticket, u64), Renewed>],
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), PostgresError> {
         let rows = {
             let column = Columns(asks);
             session
@@ -228,14 +236,14 @@ impl Batches {
             let rows = session.query(&RECORD, &[&id]).await?;
             rows.first().map(|row| Ok((row::full_record(row)?, time(row, "now")?))).transpose()
         };
-        let read = read.await.map_err(|trouble: Trouble| trouble.failure_with(Fate::NotApplied))?;
+        let read = read.await.map_err(|trouble: PostgresError| trouble.failure_with(Fate::NotApplied))?;
         let Some((mut record, now)) = read else { return Ok(Some(Decided::Stale)) };
         let read = record.head;
         // The epoch it gets is the server's to give.
         let step = on_decide(step, &mut record, decide, Epoch(0), now);
         let Change::Put(head) = step.change else {
             return Ok(Some(match step.answer {
-                Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
+                StepAnswer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
                 _ => Decided::Stale,
             }));
         };
@@ -339,7 +347,7 @@ fn place<Q, A>(asks: &[Ask<Q, A>], id: &[u8], of: impl Fn(&Q) -> &IntentId) -> O
 fn asked<'a>(
     asks: &'a mut [Ask<Claim, Claimed>],
     row: &Row,
-) -> Result<Option<&'a mut Ask<Claim, Claimed>>, Trouble> {
+) -> Result<Option<&'a mut Ask<Claim, Claimed>>, PostgresError> {
     let n: Option<i64> = column(row, "n")?;
     let at = match n {
         Some(n) => usize::try_from(n - 1).ok(),
@@ -353,7 +361,7 @@ fn asked<'a>(
 }
 
 /// What a claim is told by a row of the statement's. `None`: it is asked again.
-fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Claimed>, Trouble> {
+fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Claimed>, PostgresError> {
     let claim = &ask.request;
     Ok(match part {
         0 => decided(claim, row)?,
@@ -372,13 +380,13 @@ fn answered(ask: &Ask<Claim, Claimed>, part: i32, row: &Row) -> Result<Option<Cl
 
 /// The same where the outcome is too large to come along. It may have changed meanwhile: decided on what is there
 /// now.
-async fn fetched(session: &Session, claim: &Claim) -> Result<Option<Claimed>, Trouble> {
+async fn fetched(session: &Session, claim: &Claim) -> Result<Option<Claimed>, PostgresError> {
     let rows = session.query(&RECORD, &[&&claim.intent.id().as_bytes()[..]]).await?;
     rows.first().map_or(Ok(None), |row| decided(claim, row))
 }
 
 /// What a claim is told that ran into this row. `None` when it may be taken over after all: asked again.
-fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, Trouble> {
+fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, PostgresError> {
     let now = time(row, "now")?;
     let record = row::record(row, claim.intent.clone())?;
     let (step, change) = on_claim(step, Some(&record), claim, Epoch(0), now);
@@ -386,10 +394,10 @@ fn decided(claim: &Claim, row: &Row) -> Result<Option<Claimed>, Trouble> {
         return Ok(None);
     }
     Ok(Some(match step.answer {
-        Answer::Run => Claimed::Run(record.ticket(step.other_recipe)),
-        Answer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
-        Answer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
-        Answer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
+        StepAnswer::Run => Claimed::Run(record.ticket(step.other_recipe)),
+        StepAnswer::InFlight => Claimed::InFlight(record.existing(now, step.other_recipe)),
+        StepAnswer::Replay => Claimed::Replay(record.existing(now, step.other_recipe)),
+        StepAnswer::Unknown => Claimed::Uncertain(record.existing(now, step.other_recipe)),
         _ => Claimed::Mismatch,
     }))
 }

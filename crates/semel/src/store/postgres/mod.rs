@@ -72,7 +72,7 @@ mod tls;
 mod tls;
 
 pub use options::PostgresOptions;
-pub use probe::{Lineage, Settings};
+pub use probe::{PostgresLineage, PostgresSettings};
 pub use schema::SQL;
 
 /// Remembers in a PostgreSQL database. Cheap to clone; its connections are closed with the last clone.
@@ -94,8 +94,8 @@ pub struct PostgresStore {
 }
 
 struct Inner {
-    settings: Settings,
-    lineage: Lineage,
+    settings: PostgresSettings,
+    lineage: PostgresLineage,
     coalescer: Coalescer,
     // Two, so that looking up one record never waits for somebody's walk through millions.
     gets: Reader,
@@ -128,11 +128,11 @@ impl PostgresStore {
             } else {
                 schema::expect(&session.client).await?;
             }
-            let lineage = Lineage::ask(&session.client).await?;
+            let lineage = PostgresLineage::ask(&session.client).await?;
             Ok((probe.settings(session.path), lineage, session))
         };
         let (settings, lineage, session) =
-            opened.await.map_err(|trouble: error::Trouble| trouble.not_applied())?;
+            opened.await.map_err(|trouble: error::PostgresError| trouble.not_applied())?;
         for warning in &settings.warnings {
             tracing::warn!(target: "semel", "PostgreSQL: {warning}");
         }
@@ -151,12 +151,12 @@ impl PostgresStore {
     }
 
     /// What the server said of itself when the store was opened, and what an operator should know of it.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &PostgresSettings {
         &self.inner.settings
     }
 
     /// Which tables these are, on which server, as it was when the store was opened.
-    pub fn lineage(&self) -> &Lineage {
+    pub fn lineage(&self) -> &PostgresLineage {
         &self.inner.lineage
     }
 
@@ -253,7 +253,7 @@ pub(super) async fn migrate_url(url: &str) -> Result<Migrated, StoreError> {
         session.close().await;
         Ok(Migrated { before, now: schema::VERSION })
     };
-    migrated.await.map_err(|trouble: error::Trouble| trouble.not_applied())
+    migrated.await.map_err(|trouble: error::PostgresError| trouble.not_applied())
 }
 
 pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError> {
@@ -263,10 +263,10 @@ pub(super) async fn new_lineage(url: &str) -> Result<super::Lineage, StoreError>
         schema::expect(&session.client).await?;
         schema::one(&session.client, "UPDATE semel_meta SET store = gen_random_uuid() RETURNING store")
             .await?;
-        let lineage = Lineage::ask(&session.client).await?;
+        let lineage = PostgresLineage::ask(&session.client).await?;
         session.close().await;
         Ok(lineage.digest())
     };
     // Asking for another new one once more does no harm.
-    made.await.map_err(|trouble: error::Trouble| trouble.not_applied())
+    made.await.map_err(|trouble: error::PostgresError| trouble.not_applied())
 }

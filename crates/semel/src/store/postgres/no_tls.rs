@@ -5,13 +5,13 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, Config, NoTls};
 
 use super::connect::Duplex;
-use super::error::{Trouble, refused};
+use super::error::{PostgresError, refused};
 use super::options::{PostgresOptions, Tls};
 
 pub(super) struct Connector;
 
 impl Connector {
-    pub(super) fn new(options: &PostgresOptions) -> Result<Self, Trouble> {
+    pub(super) fn new(options: &PostgresOptions) -> Result<Self, PostgresError> {
         match options.tls {
             Tls::Disable | Tls::Prefer => Ok(Self),
             Tls::Require | Tls::VerifyFull => {

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::error::SqlState;
 
 use super::connect::Path;
-use super::error::Trouble;
+use super::error::PostgresError;
 use super::schema::one;
 use crate::store;
 
@@ -33,7 +33,7 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
+    pub(super) async fn ask(client: &Client) -> Result<Self, PostgresError> {
         let row = one(client, ASK).await?;
         let text = |column: usize| row.get(column).cloned().flatten();
         let is = |column: usize, value: &str| text(column).as_deref() == Some(value);
@@ -51,7 +51,7 @@ impl Probe {
         })
     }
 
-    pub(super) fn settings(&self, path: Path) -> Settings {
+    pub(super) fn settings(&self, path: Path) -> PostgresSettings {
         let mut warnings = Vec::new();
         if !self.fsync {
             warnings.push(
@@ -71,7 +71,7 @@ impl Probe {
         if self.version_number < VERSION_MIN {
             warnings.push(format!("PostgreSQL {} is older than 13, which semel is made for", self.version));
         }
-        Settings {
+        PostgresSettings {
             version: self.version.clone(),
             durable: self.fsync,
             pooled: path == Path::Pooled,
@@ -84,7 +84,7 @@ impl Probe {
 /// What the server said of itself when the store was opened.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Settings {
+pub struct PostgresSettings {
     /// The server's version.
     pub version: String,
     /// Whether what it acknowledges survives a crash of its machine.
@@ -99,9 +99,9 @@ pub struct Settings {
 
 /// Nothing where this user may not ask. Any other error is one: what was not heard now must not look like another
 /// lineage.
-async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>>, Trouble> {
+async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>>, PostgresError> {
     match one(client, sql).await {
-        Err(Trouble::Postgres(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+        Err(PostgresError::Postgres(error)) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             Ok(Vec::new())
         }
         answer => answer,
@@ -110,7 +110,7 @@ async fn one_if_allowed(client: &Client, sql: &str) -> Result<Vec<Option<String>
 
 /// Which tables these are, on which server: what a cache or a cursor over them has to remember.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Lineage {
+pub struct PostgresLineage {
     /// Made with the tables, at random.
     pub store: String,
     /// The cluster's `system_identifier`; `None` where this user may not ask.
@@ -119,8 +119,8 @@ pub struct Lineage {
     pub timeline: Option<u32>,
 }
 
-impl Lineage {
-    pub(super) async fn ask(client: &Client) -> Result<Self, Trouble> {
+impl PostgresLineage {
+    pub(super) async fn ask(client: &Client) -> Result<Self, PostgresError> {
         let store = one(client, "SELECT store FROM semel_meta").await?;
         let text = |row: &[Option<String>]| row.first().cloned().flatten();
         let system = one_if_allowed(client, "SELECT system_identifier FROM pg_control_system()").await?;

@@ -8,9 +8,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Connections, Session};
-use super::error::Trouble;
+use super::error::PostgresError;
 use super::lock::SWEEP_CLASS;
-use super::probe::Lineage;
+use super::probe::PostgresLineage;
 use super::row::{column, full_record, outcome_len, time};
 use super::statement::{FLOOR, LIST, LIST_OPEN, NOW, RECORD, SWEEP, Sql};
 use crate::intent::identity::IntentId;
@@ -44,17 +44,18 @@ impl Reader {
         Self { connections, session: Mutex::new(None), outage: Outage::default() }
     }
 
-    async fn session(&self) -> Result<Arc<Session>, Trouble> {
+    async fn session(&self) -> Result<Arc<Session>, PostgresError> {
         let mut kept = self.session.lock().await;
         if let Some(session) = kept.as_ref().filter(|session| session.is_open()) {
             return Ok(Arc::clone(session));
         }
         // Whoever waited for the one who tried need not try too.
         if let Some(failure) = self.outage.told() {
-            return Err(Trouble::Outage(failure));
+            return Err(PostgresError::Outage(failure));
         }
         let connected = self.connections.session().await;
-        let connected = connected.map_err(|trouble| Trouble::Outage(self.outage.goes_on(trouble.failure())));
+        let connected =
+            connected.map_err(|trouble| PostgresError::Outage(self.outage.goes_on(trouble.failure())));
         let session = Arc::new(connected?.0);
         self.outage.is_over();
         *kept = Some(Arc::clone(&session));
@@ -77,12 +78,12 @@ impl Reader {
     }
 
     /// A statement that changes nothing, so a broken connection is no reason to give up at once.
-    async fn look(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Trouble> {
+    async fn look(&self, sql: &Sql, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, PostgresError> {
         let session = self.session().await?;
         match session.query(sql, values).await {
             Err(trouble) if trouble.loses_connection() => {
                 self.put_away(&session).await;
-                if matches!(trouble, Trouble::TimedOut(_)) {
+                if matches!(trouble, PostgresError::TimedOut(_)) {
                     return Err(trouble);
                 }
             }
@@ -90,32 +91,34 @@ impl Reader {
         }
         let session = self.session().await?;
         let answered = session.query(sql, values).await;
-        if answered.as_ref().is_err_and(Trouble::loses_connection) {
+        if answered.as_ref().is_err_and(PostgresError::loses_connection) {
             self.put_away(&session).await;
         }
         answered
     }
 
-    pub(super) async fn now(&self) -> Result<StoreTime, Trouble> {
+    pub(super) async fn now(&self) -> Result<StoreTime, PostgresError> {
         let rows = self.look(&NOW, &[]).await?;
         rows.first().map_or(Ok(StoreTime(0)), |row| time(row, "now"))
     }
 
     /// Asked anew: a database that was restored, or a standby that was promoted, is another one.
-    pub(super) async fn lineage(&self) -> Result<Lineage, Trouble> {
+    pub(super) async fn lineage(&self) -> Result<PostgresLineage, PostgresError> {
         let session = self.session().await?;
         let patience = self.connections.options.statement_timeout;
-        let asked = tokio::time::timeout(patience, Lineage::ask(&session.client)).await;
+        let asked = tokio::time::timeout(patience, PostgresLineage::ask(&session.client)).await;
         let asked = asked.unwrap_or_else(|_| {
-            Err(Trouble::TimedOut(format!("PostgreSQL did not say which data it has within {patience:?}")))
+            Err(PostgresError::TimedOut(format!(
+                "PostgreSQL did not say which data it has within {patience:?}"
+            )))
         });
-        if asked.as_ref().is_err_and(Trouble::loses_connection) {
+        if asked.as_ref().is_err_and(PostgresError::loses_connection) {
             self.put_away(&session).await;
         }
         asked
     }
 
-    pub(super) async fn get(&self, id: &IntentId) -> Result<Option<Record>, Trouble> {
+    pub(super) async fn get(&self, id: &IntentId) -> Result<Option<Record>, PostgresError> {
         let rows = self.look(&RECORD, &[&&id.as_bytes()[..]]).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let now = time(row, "now")?;
@@ -123,7 +126,7 @@ impl Reader {
     }
 
     /// A page, a window at a time.
-    pub(super) async fn list(&self, filter: &Filter) -> Result<Page, Trouble> {
+    pub(super) async fn list(&self, filter: &Filter) -> Result<Page, PostgresError> {
         let now = self.now().await?;
         let mut page = Page { records: Vec::new(), next: None, now };
         let wanted = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
@@ -171,19 +174,19 @@ impl Reader {
         }
     }
 
-    async fn floor(&self, below: i64, window: i64) -> Result<i64, Trouble> {
+    async fn floor(&self, below: i64, window: i64) -> Result<i64, PostgresError> {
         let rows = self.look(&FLOOR, &[&below, &window]).await?;
         rows.first().map_or(Ok(0), |row| column(row, "seq"))
     }
 
     /// Forgets up to `limit`, a chunk at a time; claims go in between.
-    pub(super) async fn sweep(&self, limit: usize) -> Result<usize, Trouble> {
+    pub(super) async fn sweep(&self, limit: usize) -> Result<usize, PostgresError> {
         let (mut swept, mut tries) = (0, 0);
         while swept < limit {
             let chunk = (limit - swept).min(SWEEP_CHUNK);
             let session = self.session().await?;
             let rows = session.query(&SWEEP, &[&number(chunk as u64), &SWEEP_CLASS]).await;
-            if rows.as_ref().is_err_and(Trouble::loses_connection) {
+            if rows.as_ref().is_err_and(PostgresError::loses_connection) {
                 self.put_away(&session).await;
             }
             let gone: i64 = rows?.first().map_or(Ok(0), |row| column(row, "swept"))?;

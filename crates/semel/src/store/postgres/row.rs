@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 
-use super::error::{Trouble, unreadable};
+use super::error::{PostgresError, unreadable};
 use crate::intent::fingerprint::Fingerprint;
 use crate::intent::identity::{Epoch, Intent, Operation, Owner};
 use crate::intent::key::Key;
@@ -16,26 +16,26 @@ use crate::store::Record;
 use crate::store::encoding::{decision_of, effect_of, state_of};
 
 /// A column by its name, as the type it has to be.
-pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, Trouble> {
+pub(super) fn column<'a, T: FromSql<'a>>(row: &'a Row, name: &str) -> Result<T, PostgresError> {
     row.try_get(name).map_err(|error| unreadable(format!("column {name}: {error}")))
 }
 
-pub(super) fn unsigned(row: &Row, name: &str) -> Result<u64, Trouble> {
+pub(super) fn unsigned(row: &Row, name: &str) -> Result<u64, PostgresError> {
     let stored: i64 = column(row, name)?;
     u64::try_from(stored).map_err(|_| unreadable(format!("column {name}: {stored} is negative")))
 }
 
-pub(super) fn time(row: &Row, name: &str) -> Result<StoreTime, Trouble> {
+pub(super) fn time(row: &Row, name: &str) -> Result<StoreTime, PostgresError> {
     unsigned(row, name).map(StoreTime)
 }
 
-fn array<const N: usize>(row: &Row, name: &str) -> Result<[u8; N], Trouble> {
+fn array<const N: usize>(row: &Row, name: &str) -> Result<[u8; N], PostgresError> {
     let stored: &[u8] = column(row, name)?;
     let wrong = |_| unreadable(format!("column {name} has {} bytes, not {N}", stored.len()));
     stored.try_into().map_err(wrong)
 }
 
-fn head(row: &Row) -> Result<Head, Trouble> {
+fn head(row: &Row) -> Result<Head, PostgresError> {
     let state: i16 = column(row, "state")?;
     let effect: i16 = column(row, "effect")?;
     let recipe: i64 = column(row, "recipe")?;
@@ -52,7 +52,7 @@ fn head(row: &Row) -> Result<Head, Trouble> {
 }
 
 /// The record of an intent that is known already.
-pub(super) fn record(row: &Row, intent: Intent) -> Result<Record, Trouble> {
+pub(super) fn record(row: &Row, intent: Intent) -> Result<Record, PostgresError> {
     let attempts: i32 = column(row, "attempts")?;
     let outcome: Option<&[u8]> = column(row, "outcome")?;
     let decision: Option<&str> = column(row, "decision")?;
@@ -69,7 +69,7 @@ pub(super) fn record(row: &Row, intent: Intent) -> Result<Record, Trouble> {
 }
 
 /// The record of a row that names its intent.
-pub(super) fn full_record(row: &Row) -> Result<Record, Trouble> {
+pub(super) fn full_record(row: &Row) -> Result<Record, PostgresError> {
     let wrong = |error: &dyn std::fmt::Display| unreadable(error.to_string());
     let scope = Scope::from_text(column(row, "scope")?).map_err(|error| wrong(&error))?;
     let operation = Operation::new(column(row, "name")?).map_err(|error| wrong(&error))?;
@@ -77,6 +77,6 @@ pub(super) fn full_record(row: &Row) -> Result<Record, Trouble> {
     record(row, Intent::new(scope, operation, key))
 }
 
-pub(super) fn outcome_len(row: &Row) -> Result<usize, Trouble> {
+pub(super) fn outcome_len(row: &Row) -> Result<usize, PostgresError> {
     Ok(column::<Option<&[u8]>>(row, "outcome")?.map_or(0, <[u8]>::len))
 }

@@ -17,14 +17,14 @@ use tokio_postgres::{Client, Config, NoTls};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connect::Duplex;
-use super::error::{Trouble, refused};
+use super::error::{PostgresError, refused};
 use super::options::{PostgresOptions, Tls};
 use crate::tls_roots;
 
 pub(super) struct Connector(Option<MakeRustlsConnect>);
 
 impl Connector {
-    pub(super) fn new(options: &PostgresOptions) -> Result<Self, Trouble> {
+    pub(super) fn new(options: &PostgresOptions) -> Result<Self, PostgresError> {
         let provider = Arc::new(ring::default_provider());
         let roots = match (&options.tls, &options.root_cert) {
             (Tls::Disable, _) => return Ok(Self(None)),
@@ -76,14 +76,14 @@ impl Connector {
     }
 }
 
-fn from_file(path: &Path) -> Result<RootCertStore, Trouble> {
+fn from_file(path: &Path) -> Result<RootCertStore, PostgresError> {
     let read = std::fs::read(path).map_err(|error| error.to_string());
     read.and_then(|pem| tls_roots::of_pem(&pem)).map_err(|what| {
         refused(format!("?sslrootcert={}: {what}; name a file of PEM certificates", path.display()))
     })
 }
 
-fn of_the_system() -> Result<RootCertStore, Trouble> {
+fn of_the_system() -> Result<RootCertStore, PostgresError> {
     tls_roots::of_the_system().map_err(|what| refused(format!("{what}; name one with ?sslrootcert=FILE")))
 }
 

@@ -37,4 +37,4 @@ mod seal;
 pub use envelope::Protection;
 pub use protected_store::Protected;
 #[cfg(feature = "seal")]
-pub use seal::{KeyError, Keys, SealKey};
+pub use seal::{Keys, SealKey, SealKeyError};

@@ -21,7 +21,7 @@ const NONCE_BYTES: usize = 24;
 /// A key that is none, or a list of keys that cannot be read. Never shows key material.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeyError {
+pub enum SealKeyError {
     /// See [`SealKey::new`].
     #[error("a key's id has 1 to {KEY_ID_BYTES_MAX} characters of A-Z a-z 0-9 . _ -")]
     Id,
@@ -54,10 +54,10 @@ pub struct SealKey {
 impl SealKey {
     /// 32 random bytes and the name they are known by in stored outcomes: 1 to 64 characters of `A-Z a-z 0-9 . _ -`,
     /// such as `2026-11`. A name once given to a key is never given to another.
-    pub fn new(id: &str, key: [u8; KEY_BYTES]) -> Result<Self, KeyError> {
+    pub fn new(id: &str, key: [u8; KEY_BYTES]) -> Result<Self, SealKeyError> {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         if id.is_empty() || id.len() > KEY_ID_BYTES_MAX || !id.bytes().all(plain) {
-            return Err(KeyError::Id);
+            return Err(SealKeyError::Id);
         }
         Ok(Self { id: id.into(), cipher: XChaCha20Poly1305::new(&key.into()) })
     }
@@ -77,7 +77,7 @@ impl SealKey {
 ///      2025-02 0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9\n",
 /// )?;
 /// assert_eq!(keys.ids().collect::<Vec<_>>(), ["2026-11", "2025-02"]);
-/// # Ok::<(), semel::store::protect::KeyError>(())
+/// # Ok::<(), semel::store::protect::SealKeyError>(())
 /// ```
 #[derive(Clone)]
 pub struct Keys(Ring);
@@ -89,20 +89,20 @@ impl Keys {
     }
 
     /// Accepts another key for reading.
-    pub fn also_reading(self, key: SealKey) -> Result<Self, KeyError> {
+    pub fn also_reading(self, key: SealKey) -> Result<Self, SealKeyError> {
         Self::of(self.0.0.iter().cloned().chain([key]).collect())
     }
 
-    fn of(keys: Vec<SealKey>) -> Result<Self, KeyError> {
+    fn of(keys: Vec<SealKey>) -> Result<Self, SealKeyError> {
         if keys.is_empty() {
-            return Err(KeyError::None);
+            return Err(SealKeyError::None);
         }
         if keys.len() > KEYS_MAX {
-            return Err(KeyError::TooMany);
+            return Err(SealKeyError::TooMany);
         }
         for (n, key) in keys.iter().enumerate() {
             if keys[..n].iter().any(|other| other.id == key.id) {
-                return Err(KeyError::Twice(key.id.to_string()));
+                return Err(SealKeyError::Twice(key.id.to_string()));
             }
         }
         Ok(Self(Ring(keys.into())))
@@ -110,11 +110,11 @@ impl Keys {
 
     /// A key a line: its id and 64 hex digits; the first one writes. Empty lines and lines that begin with `#` are
     /// left out. Make one with `echo "2026-11 $(openssl rand -hex 32)"`.
-    pub fn parse(text: &str) -> Result<Self, KeyError> {
+    pub fn parse(text: &str) -> Result<Self, SealKeyError> {
         let mut keys = Vec::new();
         for (n, line) in text.lines().enumerate() {
             let line_number = n + 1;
-            let wrong = |why| KeyError::Line { line: line_number, why };
+            let wrong = |why| SealKeyError::Line { line: line_number, why };
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;

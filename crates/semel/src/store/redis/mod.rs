@@ -54,7 +54,7 @@ mod tls;
 
 pub use data_loss_marker::Memory;
 pub use options::RedisOptions;
-pub use probe::Settings;
+pub use probe::RedisSettings;
 
 /// Remembers in Redis. Cheap to clone; clones share their connections.
 ///
@@ -78,7 +78,7 @@ struct Inner {
     prefix: String,
     replicas: u32,
     scripts: Scripts,
-    settings: Vec<Settings>,
+    settings: Vec<RedisSettings>,
     /// The latest time this process was told: a server's clock that is set back must not be seen to run back.
     latest: AtomicU64,
 }
@@ -132,7 +132,7 @@ impl RedisStore {
     }
 
     /// What each server said about itself when the store was opened.
-    pub fn settings(&self) -> &[Settings] {
+    pub fn settings(&self) -> &[RedisSettings] {
         &self.inner.settings
     }
 
@@ -230,7 +230,8 @@ impl fmt::Debug for RedisStore {
 
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
-        let durable = !self.inner.settings.is_empty() && self.inner.settings.iter().all(Settings::is_durable);
+        let durable =
+            !self.inner.settings.is_empty() && self.inner.settings.iter().all(RedisSettings::is_durable);
         Capabilities { durable, shared: true, same_tx: false }
     }
 

@@ -10,7 +10,7 @@ const VERSION_MIN: (u32, u32) = (6, 2);
 
 /// What a server says about itself; `None` where it may not be asked (managed services forbid `CONFIG`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Settings {
+pub struct RedisSettings {
     /// The version of Redis, or the one that Valkey says it is compatible with.
     pub version: Option<String>,
     /// What is thrown away when memory is full.
@@ -21,17 +21,17 @@ pub struct Settings {
     pub appendfsync: Option<String>,
 }
 
-impl Settings {
+impl RedisSettings {
     /// An acknowledged write is on disk.
     pub fn is_durable(&self) -> bool {
         self.appendonly.as_deref() == Some("yes") && self.appendfsync.as_deref() == Some("always")
     }
 }
 
-pub(super) async fn ask(link: &Link) -> Result<Vec<Settings>, StoreError> {
+pub(super) async fn ask(link: &Link) -> Result<Vec<RedisSettings>, StoreError> {
     let mut all = Vec::new();
     for node in link.nodes().await? {
-        all.push(Settings {
+        all.push(RedisSettings {
             version: version(link, &node).await,
             maxmemory_policy: setting(link, &node, "maxmemory-policy").await,
             appendonly: setting(link, &node, "appendonly").await,
@@ -42,7 +42,7 @@ pub(super) async fn ask(link: &Link) -> Result<Vec<Settings>, StoreError> {
 }
 
 /// Refuses what would forget on its own, and says what weakens the promises.
-pub(super) fn judge(all: &[Settings], force_eviction: bool) -> Result<(), StoreError> {
+pub(super) fn judge(all: &[RedisSettings], force_eviction: bool) -> Result<(), StoreError> {
     let refuse = |message: String| Err(StoreError::new(ErrorKind::Misconfigured, Fate::NotApplied, message));
     for settings in all {
         if let Some(version) = &settings.version
@@ -118,10 +118,10 @@ mod tests {
     #[test]
     fn what_forgets_on_its_own_is_refused() {
         let of = |policy: &str, version: &str| {
-            vec![Settings {
+            vec![RedisSettings {
                 maxmemory_policy: Some(policy.to_owned()),
                 version: Some(version.to_owned()),
-                ..Settings::default()
+                ..RedisSettings::default()
             }]
         };
         assert!(judge(&of("noeviction", "7.0.15"), false).is_ok());
@@ -134,6 +134,6 @@ mod tests {
             assert!(judge(&of(policy, "6.2.0"), true).is_ok());
         }
         assert!(judge(&of("noeviction", "6.0.16"), false).is_err());
-        assert!(judge(&[Settings::default()], false).is_ok(), "unknown is not refused");
+        assert!(judge(&[RedisSettings::default()], false).is_ok(), "unknown is not refused");
     }
 }

@@ -38,7 +38,7 @@ impl Log {
 }
 
 /// The writer's side.
-pub(super) struct Tender {
+pub(super) struct Checkpointer {
     log: Arc<Log>,
     wake: SyncSender<()>,
     every_pages: u32,
@@ -46,7 +46,7 @@ pub(super) struct Tender {
     help_pages: u32,
 }
 
-impl Tender {
+impl Checkpointer {
     pub(super) fn new(log: Arc<Log>, wake: SyncSender<()>, every_pages: u32) -> Self {
         Self { log, wake, every_pages, next_pages: every_pages, help_pages: every_pages.saturating_mul(4) }
     }

@@ -8,21 +8,21 @@ use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What can go wrong on a connection, before it is known what that means for whom.
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum SqliteError {
     /// SQLite's own error, or a row we cannot read.
     Sqlite(rusqlite::Error),
     /// We do not take this file; the text goes on after its path.
     Refused(String),
 }
 
-impl From<rusqlite::Error> for Trouble {
+impl From<rusqlite::Error> for SqliteError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-pub(crate) fn refused(why: String) -> Trouble {
-    Trouble::Refused(why)
+pub(crate) fn refused(why: String) -> SqliteError {
+    SqliteError::Refused(why)
 }
 
 /// A stored value no semel wrote.
@@ -31,7 +31,7 @@ pub(crate) fn unreadable(column: usize, why: impl Into<String>) -> rusqlite::Err
     rusqlite::Error::FromSqlConversionFailure(column, rusqlite::types::Type::Blob, why)
 }
 
-impl Trouble {
+impl SqliteError {
     fn code(&self) -> Option<ErrorCode> {
         match self {
             Self::Sqlite(error) => error.sqlite_error_code(),

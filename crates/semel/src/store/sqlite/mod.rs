@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use self::checkpoint::{Log, Tender};
+use self::checkpoint::{Checkpointer, Log};
 use self::clock::Clock;
 use self::options::File;
 use self::reader::Look;
@@ -145,7 +145,7 @@ impl SqliteStore {
             Arc::clone(&clock),
             to_write,
             options.batch_max,
-            Tender::new(Arc::clone(&log), wake, options.checkpoint_pages),
+            Checkpointer::new(Arc::clone(&log), wake, options.checkpoint_pages),
             Arc::clone(&commits),
         );
         open::spawn("writer", move || {

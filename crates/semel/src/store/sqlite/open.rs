@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, MAIN_DB, OpenFlags};
 use tokio::sync::oneshot;
 
-use super::error::{Trouble, refused};
+use super::error::{SqliteError, refused};
 use super::options::File;
 use super::schema;
 use crate::store::queue::answer_lost;
@@ -53,7 +53,7 @@ pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
     let connect = || {
         let mut connection = bare(file, file.create)?;
         // Before anything is changed: a file of somebody else's must stay as it is.
-        if let (schema::Standing::New, false) = (schema::standing(&connection)?, file.create) {
+        if let (schema::SchemaStatus::New, false) = (schema::standing(&connection)?, file.create) {
             return Err(refused("is empty; check the path, or make its tables with `semel migrate`".into()));
         }
         write_ahead(&connection, file.busy_timeout)?;
@@ -61,7 +61,7 @@ pub(super) fn connect(file: &File) -> Result<(Connection, u32), StoreError> {
         let before = schema::bring_up(&mut connection)?;
         Ok((connection, before))
     };
-    connect().map_err(|trouble: Trouble| {
+    connect().map_err(|trouble: SqliteError| {
         let trouble = if trouble.is_cannot_open() {
             refused("cannot be opened or made; check that its directory is writable for this user".into())
         } else {
@@ -78,11 +78,11 @@ pub(super) fn reconnect(file: &File) -> Result<Connection, StoreError> {
         let connection = bare(file, false)?;
         set_up(&connection, file)?;
         match schema::standing(&connection)? {
-            schema::Standing::Ours(_) => Ok(connection),
-            schema::Standing::New => Err(refused("is empty now; was it replaced?".into())),
+            schema::SchemaStatus::Ours(_) => Ok(connection),
+            schema::SchemaStatus::New => Err(refused("is empty now; was it replaced?".into())),
         }
     };
-    reconnect().map_err(|trouble: Trouble| trouble.explain(&file.path, Fate::NotApplied))
+    reconnect().map_err(|trouble: SqliteError| trouble.explain(&file.path, Fate::NotApplied))
 }
 
 /// For a connection that only reads.
@@ -90,7 +90,7 @@ pub(super) fn reconnect_reader(file: &File) -> Result<Connection, StoreError> {
     let connection = reconnect(file)?;
     connection
         .pragma_update(None, "query_only", true)
-        .map_err(|error| Trouble::from(error).explain(&file.path, Fate::NotApplied))?;
+        .map_err(|error| SqliteError::from(error).explain(&file.path, Fate::NotApplied))?;
     Ok(connection)
 }
 
@@ -120,7 +120,7 @@ fn look(file: &File) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn bare(file: &File, create: bool) -> Result<Connection, Trouble> {
+fn bare(file: &File, create: bool) -> Result<Connection, SqliteError> {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
     let connection = Connection::open_with_flags(&file.path, flags)?;
@@ -134,12 +134,12 @@ fn bare(file: &File, create: bool) -> Result<Connection, Trouble> {
 
 /// Switches to write-ahead logging and looks whether that worked. The switch takes a lock that does not
 /// heed the busy timeout, so whoever opens a new file at the same moment is waited for here.
-fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), Trouble> {
+fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), SqliteError> {
     let deadline = Instant::now() + patience;
     loop {
-        let set: Result<String, Trouble> = connection
+        let set: Result<String, SqliteError> = connection
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
-            .map_err(Trouble::from);
+            .map_err(SqliteError::from);
         match set {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(mode) => {
@@ -155,7 +155,7 @@ fn write_ahead(connection: &Connection, patience: Duration) -> Result<(), Troubl
     }
 }
 
-fn set_up(connection: &Connection, file: &File) -> Result<(), Trouble> {
+fn set_up(connection: &Connection, file: &File) -> Result<(), SqliteError> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     // macOS: without it a flush ends in the drive's cache. Elsewhere it means nothing.
     connection.pragma_update(None, "fullfsync", true)?;

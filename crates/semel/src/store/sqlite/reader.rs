@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::clock::Clock;
 
-use super::error::Trouble;
+use super::error::SqliteError;
 use super::open;
 use super::options::File;
 use super::row;
@@ -77,21 +77,21 @@ pub(super) fn run(file: &File, clock: &Clock, mut queue: mpsc::Receiver<Look>, c
 fn answer<A>(
     file: &File,
     connection: Connection,
-    found: Result<A, Trouble>,
+    found: Result<A, SqliteError>,
     reply: Reply<A>,
 ) -> Option<Connection> {
-    let spoiled = found.as_ref().is_err_and(Trouble::needs_new_connection);
+    let spoiled = found.as_ref().is_err_and(SqliteError::needs_new_connection);
     let _ = reply.send(found.map_err(|trouble| trouble.explain(&file.path, Fate::NotApplied)));
     (!spoiled).then_some(connection)
 }
 
-fn get(connection: &Connection, clock: &Clock, id: &IntentId) -> Result<Option<Record>, Trouble> {
+fn get(connection: &Connection, clock: &Clock, id: &IntentId) -> Result<Option<Record>, SqliteError> {
     let mut find = connection.prepare_cached(include_str!("sql/record.sql"))?;
     let found = find.query_row([id.as_bytes()], row::full_record).optional()?;
     Ok(found.filter(|record| record.state_at(clock.now()).is_some()))
 }
 
-fn lineage(connection: &Connection) -> Result<Lineage, Trouble> {
+fn lineage(connection: &Connection) -> Result<Lineage, SqliteError> {
     let mut find = connection.prepare_cached("SELECT id FROM lineage WHERE only_row = 1")?;
     Ok(find.query_row([], |row| row.get(0).map(Lineage::from_bytes))?)
 }
@@ -111,7 +111,7 @@ fn list(
     clock: &Clock,
     filter: &Filter,
     gone: impl Fn() -> bool,
-) -> Result<Page, Trouble> {
+) -> Result<Page, SqliteError> {
     let now = clock.now();
     let mut page = Page { records: Vec::new(), next: None, now };
     let Some(wanted) = Wanted::new(connection, filter)? else { return Ok(page) };
@@ -161,7 +161,7 @@ struct Wanted {
 
 impl Wanted {
     /// `None` when nothing can match: an operation nobody ever claimed.
-    fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, Trouble> {
+    fn new(connection: &Connection, filter: &Filter) -> Result<Option<Self>, SqliteError> {
         let all = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
         let states = all.iter().fold(0, |bits, state| bits | 1 << encoding::state_code(*state));
         let only_open = all.iter().all(|state| !state.is_finished());

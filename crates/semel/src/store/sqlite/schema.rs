@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::error::{Trouble, refused};
+use super::error::{SqliteError, refused};
 use super::options::SqliteOptions;
 use super::{StoreError, open};
 use crate::store::{Fate, Lineage};
@@ -47,7 +47,7 @@ pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> 
     open::in_thread(move || {
         let (connection, _) = open::connect(&file)?;
         let lineage = Lineage::random();
-        let write = || -> Result<(), Trouble> {
+        let write = || -> Result<(), SqliteError> {
             connection.execute("UPDATE lineage SET id = ?1 WHERE only_row = 1", [lineage.as_bytes()])?;
             Ok(())
         };
@@ -58,7 +58,7 @@ pub async fn new_lineage(path: impl AsRef<Path>) -> Result<Lineage, StoreError> 
 }
 
 /// What a file is to us.
-pub(super) enum Standing {
+pub(super) enum SchemaStatus {
     /// Empty: make the tables.
     New,
     /// Ours, in this version.
@@ -66,7 +66,7 @@ pub(super) enum Standing {
 }
 
 /// Looks without touching: a file that is not ours must stay as it is.
-pub(super) fn standing(connection: &Connection) -> Result<Standing, Trouble> {
+pub(super) fn standing(connection: &Connection) -> Result<SchemaStatus, SqliteError> {
     // One statement, one snapshot: somebody else may be making the tables at this very moment.
     let (application, version, things): (u32, u32, u32) = connection.query_row(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
@@ -75,8 +75,8 @@ pub(super) fn standing(connection: &Connection) -> Result<Standing, Trouble> {
         |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
     )?;
     match (application, version, things) {
-        (0, 0, 0) => Ok(Standing::New),
-        (APPLICATION_ID, 1..=VERSION, 1..) => Ok(Standing::Ours(version)),
+        (0, 0, 0) => Ok(SchemaStatus::New),
+        (APPLICATION_ID, 1..=VERSION, 1..) => Ok(SchemaStatus::Ours(version)),
         (APPLICATION_ID, newer, _) if newer > VERSION => Err(refused(format!(
             "was written by a newer semel (its tables have version {newer}, this build knows {VERSION}); \
              upgrade semel, or use another file"
@@ -92,20 +92,20 @@ pub(super) fn standing(connection: &Connection) -> Result<Standing, Trouble> {
 
 /// Brings the file to [`VERSION`] in one transaction and says which version it had. Of several processes
 /// that open a new file at once, one does it and the others find it done.
-pub(super) fn bring_up(connection: &mut Connection) -> Result<u32, Trouble> {
-    if let Standing::Ours(VERSION) = standing(connection)? {
+pub(super) fn bring_up(connection: &mut Connection) -> Result<u32, SqliteError> {
+    if let SchemaStatus::Ours(VERSION) = standing(connection)? {
         return Ok(VERSION);
     }
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // Asked again under the lock: somebody else may have been faster.
     let before = match standing(&transaction)? {
-        Standing::Ours(version) => {
+        SchemaStatus::Ours(version) => {
             for upgrade in UPGRADES.iter().skip(version as usize - 1) {
                 transaction.execute_batch(upgrade)?;
             }
             version
         }
-        Standing::New => {
+        SchemaStatus::New => {
             transaction.execute_batch(SQL)?;
             0
         }

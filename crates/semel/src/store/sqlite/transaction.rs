@@ -9,10 +9,10 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::clock::Clock;
 
-use super::error::Trouble;
+use super::error::SqliteError;
 use super::row;
 use crate::intent::identity::{Epoch, IntentId, Operation};
-use crate::intent::state::{Answer, Change, Event, Head, step};
+use crate::intent::state::{Change, Head, StepAnswer, StepEvent, step};
 use crate::store::command::{Command, Finishing};
 use crate::store::encoding;
 use crate::store::record::{on_claim, on_decide};
@@ -23,7 +23,7 @@ const OPERATIONS_MAX: usize = 10_000;
 
 /// What outlives a transaction, so that it need not be made anew for each.
 #[derive(Default)]
-pub(super) struct Memo {
+pub(super) struct OperationCache {
     /// Numbers of operations. Emptied by a rollback, which may have taken a new name with it.
     operations: HashMap<Operation, i64>,
     /// What this transaction has changed.
@@ -32,7 +32,7 @@ pub(super) struct Memo {
 
 /// When the one who asked may hear the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tell {
+pub(super) enum ReplyTiming {
     /// The answer rests on committed rows alone: the transaction holds the write lock, so what it read is the
     /// last commit, which was durable before anybody could read it. Whatever becomes of this transaction,
     /// the answer was true.
@@ -44,15 +44,15 @@ pub(super) enum Tell {
 /// What went wrong, and when.
 pub(super) enum Failure {
     /// Before the commit: rolled back, nothing happened.
-    Before(Trouble),
+    Before(SqliteError),
     /// The commit itself failed.
-    InCommit(Trouble),
+    InCommit(SqliteError),
 }
 
 pub(super) struct Transaction<'a> {
     connection: &'a Connection,
     clock: &'a Clock,
-    memo: &'a mut Memo,
+    memo: &'a mut OperationCache,
     /// The last epoch given away, once it was looked up.
     last: Option<Epoch>,
     given: bool,
@@ -65,12 +65,12 @@ impl<'a> Transaction<'a> {
     pub(super) fn begin(
         connection: &'a Connection,
         clock: &'a Clock,
-        memo: &'a mut Memo,
+        memo: &'a mut OperationCache,
         patience: Duration,
-    ) -> Result<Self, Trouble> {
+    ) -> Result<Self, SqliteError> {
         let mut deadline = None;
         loop {
-            match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map_err(Trouble::from) {
+            match connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map_err(SqliteError::from) {
                 Ok(_) => break,
                 Err(trouble) if trouble.is_busy() => {
                     let now = Instant::now();
@@ -87,7 +87,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Carries out one request and leaves the answer in it.
-    pub(super) fn apply(&mut self, command: &mut Command) -> Result<Tell, Trouble> {
+    pub(super) fn apply(&mut self, command: &mut Command) -> Result<ReplyTiming, SqliteError> {
         let wrote_before = std::mem::take(&mut self.wrote);
         let id = match command {
             Command::Claim(ask) => {
@@ -112,23 +112,23 @@ impl<'a> Transaction<'a> {
         if wrote {
             self.memo.changed.insert(id);
         }
-        Ok(if wrote || self.memo.changed.contains(&id) { Tell::AfterCommit } else { Tell::Now })
+        Ok(if wrote || self.memo.changed.contains(&id) { ReplyTiming::AfterCommit } else { ReplyTiming::Now })
     }
 
     /// Makes it durable. Says whether there was anything to make durable; if not, it cost nothing.
     pub(super) fn commit(self) -> Result<bool, Failure> {
-        let before = |error| Failure::Before(Trouble::Sqlite(error));
+        let before = |error| Failure::Before(SqliteError::Sqlite(error));
         if let (true, Some(last)) = (self.given, self.last) {
             let mut keep = self.connection.prepare_cached("UPDATE fence SET epoch = ?1").map_err(before)?;
             keep.execute([encoding::number(last.0)]).map_err(before)?;
         }
         let mut commit = self.connection.prepare_cached("COMMIT").map_err(before)?;
-        commit.execute([]).map_err(|error| Failure::InCommit(Trouble::Sqlite(error)))?;
+        commit.execute([]).map_err(|error| Failure::InCommit(SqliteError::Sqlite(error)))?;
         Ok(self.wrote)
     }
 
     /// Forgets up to `limit` expired records.
-    pub(super) fn sweep(&mut self, limit: usize) -> Result<usize, Trouble> {
+    pub(super) fn sweep(&mut self, limit: usize) -> Result<usize, SqliteError> {
         let now = self.clock.now();
         let mut sweep = self.connection.prepare_cached(include_str!("sql/sweep.sql"))?;
         let swept = sweep.execute(params![encoding::number(now.0), encoding::number(limit as u64)])?;
@@ -155,10 +155,10 @@ impl<'a> Transaction<'a> {
         }
         let (Some(mut record), Some(row)) = (before, row) else { return Ok(Claimed::Mismatch) };
         let answer = match step.answer {
-            Answer::Run => return Ok(Claimed::Run(record.ticket(step.other_recipe))),
-            Answer::InFlight => Claimed::InFlight,
-            Answer::Replay => Claimed::Replay,
-            Answer::Unknown => Claimed::Uncertain,
+            StepAnswer::Run => return Ok(Claimed::Run(record.ticket(step.other_recipe))),
+            StepAnswer::InFlight => Claimed::InFlight,
+            StepAnswer::Replay => Claimed::Replay,
+            StepAnswer::Unknown => Claimed::Uncertain,
             _ => return Ok(Claimed::Mismatch),
         };
         record.outcome = row::outcome(row)?;
@@ -216,7 +216,7 @@ impl<'a> Transaction<'a> {
     }
 
     fn renew(&mut self, ticket: &Ticket, lease_ms: u64) -> rusqlite::Result<Renewed> {
-        let event = Event::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
+        let event = StepEvent::Renew { owner: ticket.owner, epoch: ticket.epoch, lease_ms };
         let Some((seq, before)) = self.head(&ticket.id)? else { return Ok(Renewed::Stale) };
         let Change::Put(head) = step(Some(&before), &event, self.clock.now()).change else {
             return Ok(Renewed::Stale);
@@ -230,7 +230,7 @@ impl<'a> Transaction<'a> {
 
     fn finish(&mut self, finishing: &Finishing) -> rusqlite::Result<Finished> {
         let Finishing { ticket, verdict, retention, outcome } = finishing;
-        let event = Event::Finish {
+        let event = StepEvent::Finish {
             owner: ticket.owner,
             epoch: ticket.epoch,
             verdict: *verdict,
@@ -277,8 +277,8 @@ impl<'a> Transaction<'a> {
             self.wrote = true;
         }
         Ok(match step.answer {
-            Answer::Done => Decided::Recorded,
-            Answer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
+            StepAnswer::Done => Decided::Recorded,
+            StepAnswer::Refused => Decided::Refused(record.state_at(now).unwrap_or(record.head.state)),
             _ => Decided::Stale,
         })
     }
@@ -349,7 +349,7 @@ impl Command {
 
 /// Undoes what was not committed. `None` when even that fails: the connection is to be dropped, which undoes
 /// it for certain.
-pub(super) fn roll_back(connection: Connection, memo: &mut Memo) -> Option<Connection> {
+pub(super) fn roll_back(connection: Connection, memo: &mut OperationCache) -> Option<Connection> {
     memo.operations.clear();
     let undone = connection.is_autocommit() || connection.execute_batch("ROLLBACK").is_ok();
     undone.then_some(connection)

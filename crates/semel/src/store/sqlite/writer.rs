@@ -12,12 +12,12 @@ use std::time::Duration;
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 
-use super::checkpoint::Tender;
+use super::checkpoint::Checkpointer;
 use super::clock::Clock;
-use super::error::{Trouble, moved};
+use super::error::{SqliteError, moved};
 use super::open;
 use super::options::File;
-use super::transaction::{Failure, Memo, Tell, Transaction, roll_back};
+use super::transaction::{Failure, OperationCache, ReplyTiming, Transaction, roll_back};
 use crate::store::command::{Command, Reply};
 use crate::store::queue::queue_full;
 use crate::store::{Fate, StoreError};
@@ -41,12 +41,12 @@ pub(super) struct Writer {
     clock: Arc<Clock>,
     queue: mpsc::Receiver<Work>,
     batch_max: usize,
-    tender: Tender,
+    tender: Checkpointer,
     commits: Arc<AtomicU64>,
     identity: Option<(u64, u64)>,
     /// `None` after an error that may have left it in a state we do not know.
     connection: Option<Connection>,
-    memo: Memo,
+    memo: OperationCache,
     /// Taken from the queue and not answered.
     waiting: Vec<Command>,
     sweeps: VecDeque<Sweep>,
@@ -64,7 +64,7 @@ impl Writer {
         clock: Arc<Clock>,
         queue: mpsc::Receiver<Work>,
         batch_max: usize,
-        tender: Tender,
+        tender: Checkpointer,
         commits: Arc<AtomicU64>,
     ) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Writer {
             tender,
             commits,
             connection: None,
-            memo: Memo::default(),
+            memo: OperationCache::default(),
             waiting: Vec::new(),
             sweeps: VecDeque::new(),
         }
@@ -169,8 +169,8 @@ impl Writer {
             for _ in 0..room {
                 let Some(mut command) = next.take().or_else(|| self.take()) else { break };
                 match transaction.apply(&mut command) {
-                    Ok(Tell::Now) => command.tell(),
-                    Ok(Tell::AfterCommit) => self.waiting.push(command),
+                    Ok(ReplyTiming::Now) => command.tell(),
+                    Ok(ReplyTiming::AfterCommit) => self.waiting.push(command),
                     Err(trouble) if trouble.is_of_one_request() && !connection.is_autocommit() => {
                         command.refuse(trouble.explain(&self.file.path, Fate::NotApplied));
                     }
@@ -275,17 +275,17 @@ impl Writer {
     fn adopt(&self, mut connection: Connection) -> Result<Connection, StoreError> {
         // Waiting for the write lock is done in `Transaction::begin`.
         let set = connection.busy_timeout(Duration::ZERO).and_then(|()| self.tender.watch(&mut connection));
-        set.map_err(|error| Trouble::from(error).explain(&self.file.path, Fate::NotApplied))?;
+        set.map_err(|error| SqliteError::from(error).explain(&self.file.path, Fate::NotApplied))?;
         Ok(connection)
     }
 
     /// Undoes, and keeps the connection if it can still be trusted.
-    fn settle(&mut self, connection: Connection, trouble: &Trouble) {
+    fn settle(&mut self, connection: Connection, trouble: &SqliteError) {
         let undone = roll_back(connection, &mut self.memo);
         self.connection = if trouble.needs_new_connection() { None } else { undone };
     }
 
-    fn refuse_waiting(&mut self, trouble: &Trouble, fate: Fate) {
+    fn refuse_waiting(&mut self, trouble: &SqliteError, fate: Fate) {
         for command in self.waiting.drain(..) {
             command.refuse(trouble.explain(&self.file.path, fate));
         }

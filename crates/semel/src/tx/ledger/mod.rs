@@ -148,7 +148,7 @@ impl Posting {
 /// What is known of a posting that is in the ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Receipt {
+pub struct PostingReceipt {
     /// Its name.
     pub id: PostingId,
     /// When it was posted, in ms since 1970 by the database's clock.

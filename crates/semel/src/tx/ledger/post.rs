@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
 use super::sql::{ACCOUNTS, ACCOUNTS_NOW, ENTRIES, ENTRY, LOCK, OPEN, POST, POSTED, RUN_ON};
-use super::{Account, AccountId, Currency, LedgerError, Posting, PostingId, Receipt};
+use super::{Account, AccountId, Currency, LedgerError, Posting, PostingId, PostingReceipt};
 use crate::intent::identity::Owner;
 use crate::tx::driver::{Dialect, DriverError, DriverErrorKind, Sql, Tx, Value};
 use crate::tx::script::{Port, play};
@@ -25,13 +25,13 @@ pub fn open_now(connection: &rusqlite::Connection, account: &Account) -> Result<
 /// Posts once. Posting the same again writes nothing and gives the first receipt.
 ///
 /// All checks come before the first write: after an error (other than the database's own) the transaction may go on.
-pub async fn post<X: Tx>(tx: &mut X, posting: &Posting) -> Result<Receipt, LedgerError> {
+pub async fn post<X: Tx>(tx: &mut X, posting: &Posting) -> Result<PostingReceipt, LedgerError> {
     play(tx, |port| posted(port, posting)).await?
 }
 
 /// As [`post`], in the transaction that is open on a rusqlite connection; best one that was begun IMMEDIATE.
 #[cfg(feature = "sqlite")]
-pub fn post_now(connection: &rusqlite::Connection, posting: &Posting) -> Result<Receipt, LedgerError> {
+pub fn post_now(connection: &rusqlite::Connection, posting: &Posting) -> Result<PostingReceipt, LedgerError> {
     crate::tx::driver::play_now(connection, |port| posted(port, posting))?
 }
 
@@ -83,7 +83,7 @@ async fn read_with(
     Ok(())
 }
 
-async fn posted(port: Port, posting: &Posting) -> Result<Receipt, LedgerError> {
+async fn posted(port: Port, posting: &Posting) -> Result<PostingReceipt, LedgerError> {
     let changes = balanced(posting)?;
     let digest = digest(posting);
     let running = match checked(&port, &changes).await {
@@ -173,14 +173,14 @@ async fn there(
     id: PostingId,
     digest: &[u8; 32],
     token: Option<&Bytes>,
-) -> Result<Option<Receipt>, LedgerError> {
+) -> Result<Option<PostingReceipt>, LedgerError> {
     let found = port.run(&POSTED, vec![Value::from(&id.as_bytes()[..])]).await?;
     let Some(row) = found.first() else { return Ok(None) };
     if row.bytes(0)?[..] != digest[..] {
         return Err(LedgerError::Mismatch);
     }
     let already = token != Some(&row.bytes(1)?);
-    Ok(Some(Receipt { id, posted_at_ms: row.int(2)?, already }))
+    Ok(Some(PostingReceipt { id, posted_at_ms: row.int(2)?, already }))
 }
 
 /// Of the lines, whatever their order: they are a sum.

@@ -6,7 +6,7 @@ use super::Tables;
 use crate::store::StoreError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::Connections;
-use crate::store::postgres::error::Trouble;
+use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::lock::MIGRATION;
 use crate::store::postgres::schema::one;
 use crate::tx::driver::Dialect;
@@ -16,7 +16,7 @@ pub(super) async fn bring_up(tables: &Tables, url: &str, more: &str) -> Result<u
         Connections::new(PostgresOptions::from_url(url)?).map_err(|trouble| trouble.not_applied())?;
     let (session, _) = connections.session().await.map_err(|trouble| trouble.not_applied())?;
     let client = &session.client;
-    let told = |trouble: Trouble| trouble.not_applied();
+    let told = |trouble: PostgresError| trouble.not_applied();
     let run = async |sql: &str| client.batch_execute(sql).await.map_err(|error| told(error.into()));
     run("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
     run(&format!("SELECT pg_advisory_xact_lock({MIGRATION})")).await?;
@@ -32,7 +32,7 @@ pub(super) async fn bring_up(tables: &Tables, url: &str, more: &str) -> Result<u
 
 /// Dropping the connection rolls back.
 async fn found(tables: &Tables, client: &Client) -> Result<u32, StoreError> {
-    let told = |trouble: Trouble| trouble.not_applied();
+    let told = |trouble: PostgresError| trouble.not_applied();
     let (meta, last) = (tables.meta, (tables.last)(Dialect::Postgres));
     // Not `to_regclass`: that asks the session's cache, which does not hear of tables made while we waited for the
     // lock.

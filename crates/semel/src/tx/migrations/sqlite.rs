@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 
 use super::{Tables, sqlite_path};
-use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::error::SqliteError;
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::Dialect;
@@ -14,7 +14,7 @@ const BUSY: std::time::Duration = std::time::Duration::from_secs(5);
 pub(super) async fn bring_up(tables: &Tables, url: &str) -> Result<u32, StoreError> {
     let (path, tables) = (full_path(sqlite_path(url))?, *tables);
     in_thread(move || {
-        let explain = |error: rusqlite::Error| Trouble::from(error).explain(&path, Fate::NotApplied);
+        let explain = |error: rusqlite::Error| SqliteError::from(error).explain(&path, Fate::NotApplied);
         let mut connection = Connection::open(&path).map_err(explain)?;
         connection.busy_timeout(BUSY).map_err(explain)?;
         let tx = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(explain)?;

@@ -12,7 +12,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use semel::guard::{Kept, Rebuild, Rebuilt};
 use semel::http::{ClaimHandle, Rule};
 use semel::store::Store;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::tx::TxError;
 use semel::tx::sqlite::{SqliteReader, migrate};
 use semel::{Effect, InFlight, Outcome, StoreDown};
@@ -236,7 +236,10 @@ async fn of_a_minimal_operation_only_the_reference_is_committed() {
     assert!(!stored.windows(8).any(|window| window == b"location"), "its headers are in the file");
     // Found by the layer; and, where the layer cannot read, by the handler's own transaction.
     let blind =
-        Faulty::new(reader().await, |asked| if asked == Call::Get { Fault::Refused } else { Fault::None });
+        Faulty::new(
+            reader().await,
+            |asked| if asked == StoreCall::Get { Fault::Refused } else { Fault::None },
+        );
     for again in [
         call(&service.app_with(Fate::DiesBeforeCommit, reader().await, rule()), payment("k", "{}")).await,
         call(&service.app_with(Fate::Lives, blind, rule().store_down(StoreDown::Open)), payment("k", "{}"))

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use semel::intent::policy::LEASE_MS_MAX;
-use semel::intent::state::{Answer, Change, Decider, Event, Head, Ruling, State, Step, step};
+use semel::intent::state::{Change, Decider, Head, Ruling, State, Step, StepAnswer, StepEvent, step};
 use semel::{Effect, Epoch, Retention, StoreTime, Verdict};
 
 use super::Bug;
@@ -12,32 +12,32 @@ use super::Bug;
 pub(super) fn decider(bug: Bug) -> Decider {
     match bug {
         Bug::FinishIgnoresTheEpoch => |head, event, now| match (head, *event) {
-            (Some(it), Event::Finish { owner, verdict, retention, .. }) => {
-                step(head, &Event::Finish { owner, epoch: it.epoch, verdict, retention }, now)
+            (Some(it), StepEvent::Finish { owner, verdict, retention, .. }) => {
+                step(head, &StepEvent::Finish { owner, epoch: it.epoch, verdict, retention }, now)
             }
             _ => step(head, event, now),
         },
         Bug::FinishIgnoresTheOwner => |head, event, now| match (head, *event) {
-            (Some(it), Event::Finish { epoch, verdict, retention, .. }) => {
-                step(head, &Event::Finish { owner: it.owner, epoch, verdict, retention }, now)
+            (Some(it), StepEvent::Finish { epoch, verdict, retention, .. }) => {
+                step(head, &StepEvent::Finish { owner: it.owner, epoch, verdict, retention }, now)
             }
             _ => step(head, event, now),
         },
         Bug::SecondFinishOverwrites => |head, event, now| match (head, event) {
-            (Some(it), Event::Finish { .. }) => {
+            (Some(it), StepEvent::Finish { .. }) => {
                 step(Some(&Head { state: State::InProgress, ..*it }), event, now)
             }
             _ => step(head, event, now),
         },
         Bug::LateOutcomeRefused => |head, event, now| match (head, event) {
-            (Some(it), Event::Finish { .. }) if it.is_lapsed(now) => keep(Answer::Stale),
+            (Some(it), StepEvent::Finish { .. }) if it.is_lapsed(now) => keep(StepAnswer::Stale),
             _ => step(head, event, now),
         },
         Bug::UncertainStaysUncertain => |head, event, now| match (head, step(head, event, now)) {
-            (Some(it), Step { answer: Answer::Done, .. })
-                if it.state == State::Uncertain && matches!(event, Event::Finish { .. }) =>
+            (Some(it), Step { answer: StepAnswer::Done, .. })
+                if it.state == State::Uncertain && matches!(event, StepEvent::Finish { .. }) =>
             {
-                keep(Answer::Already)
+                keep(StepAnswer::Already)
             }
             (_, found) => found,
         },
@@ -48,33 +48,37 @@ pub(super) fn decider(bug: Bug) -> Decider {
         Bug::MismatchAfterInFlight => |head, event, now| {
             let live = |it: &Head| it.state == State::InProgress && !it.is_lapsed(now);
             match (head, event) {
-                (Some(it), Event::Claim { .. }) if live(it) => step(head, &asking_the_same(it, event), now),
+                (Some(it), StepEvent::Claim { .. }) if live(it) => {
+                    step(head, &asking_the_same(it, event), now)
+                }
                 _ => step(head, event, now),
             }
         },
         Bug::MismatchAfterUncertain => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { .. }) if it.state_at(now) == Some(State::Uncertain) => {
-                keep(Answer::Unknown)
+            (Some(it), StepEvent::Claim { .. }) if it.state_at(now) == Some(State::Uncertain) => {
+                keep(StepAnswer::Unknown)
             }
             _ => step(head, event, now),
         },
         Bug::OtherRecipeMismatches => |head, event, now| match step(head, event, now) {
-            found if found.other_recipe => keep(Answer::Mismatch),
+            found if found.other_recipe => keep(StepAnswer::Mismatch),
             found => found,
         },
         Bug::RepeatedClaimGetsANewEpoch => |head, event, now| match (head, *event) {
-            (Some(it), Event::Claim { owner, fresh, .. }) if it.owner == owner && !it.is_lapsed(now) => {
-                put(Answer::Run, Head { epoch: fresh, ..*it })
+            (Some(it), StepEvent::Claim { owner, fresh, .. }) if it.owner == owner && !it.is_lapsed(now) => {
+                put(StepAnswer::Run, Head { epoch: fresh, ..*it })
             }
             _ => step(head, event, now),
         },
         Bug::RepeatedClaimIsInFlight => |head, event, now| match step(head, event, now) {
-            found if found.answer == Answer::Run && found.change == Change::None => keep(Answer::InFlight),
+            found if found.answer == StepAnswer::Run && found.change == Change::None => {
+                keep(StepAnswer::InFlight)
+            }
             found => found,
         },
         Bug::RetryableFailureIsReplayed => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { .. }) if it.state_at(now) == Some(State::FailedRetryable) => {
-                keep(Answer::Replay)
+            (Some(it), StepEvent::Claim { .. }) if it.state_at(now) == Some(State::FailedRetryable) => {
+                keep(StepAnswer::Replay)
             }
             _ => step(head, event, now),
         },
@@ -105,55 +109,55 @@ fn of_time(bug: Bug) -> Decider {
             step(head, event, StoreTime(since.as_millis() as u64))
         },
         Bug::OpaqueRunsAgainAfterTheLease => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { effect, .. }) if it.is_lapsed(now) => {
+            (Some(it), StepEvent::Claim { effect, .. }) if it.is_lapsed(now) => {
                 let keyed = Head { effect: Effect::Keyed, ..*it };
                 running_as(*effect, step(Some(&keyed), &claimed_as(Effect::Keyed, event), now))
             }
             _ => step(head, event, now),
         },
         Bug::OpaqueTakesOverAKeyedClaim => |head, event, now| match event {
-            Event::Claim { effect, .. } => {
+            StepEvent::Claim { effect, .. } => {
                 running_as(*effect, step(head, &claimed_as(Effect::Keyed, event), now))
             }
             _ => step(head, event, now),
         },
         Bug::OpaqueBelievesAKeyedFailure => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { .. }) if it.state == State::FailedRetryable => {
+            (Some(it), StepEvent::Claim { .. }) if it.state == State::FailedRetryable => {
                 step(Some(&Head { owner: semel::Owner::NOBODY, ..*it }), event, now)
             }
             _ => step(head, event, now),
         },
         Bug::KeyedIsNeverTakenOver => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { .. }) if it.is_lapsed(now) => keep(Answer::Unknown),
+            (Some(it), StepEvent::Claim { .. }) if it.is_lapsed(now) => keep(StepAnswer::Unknown),
             _ => step(head, event, now),
         },
         Bug::UncertainRunsWithAKey => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { effect: Effect::Keyed, .. }) if it.state == State::Uncertain => {
+            (Some(it), StepEvent::Claim { effect: Effect::Keyed, .. }) if it.state == State::Uncertain => {
                 step(Some(&Head { state: State::FailedRetryable, ..*it }), event, now)
             }
             _ => step(head, event, now),
         },
         Bug::TakeoverKeepsTheEpoch => |head, event, now| match (head, step(head, event, now)) {
-            (Some(it), Step { answer: Answer::Run, change: Change::Put(next), .. }) => {
-                put(Answer::Run, Head { epoch: it.epoch, ..next })
+            (Some(it), Step { answer: StepAnswer::Run, change: Change::Put(next), .. }) => {
+                put(StepAnswer::Run, Head { epoch: it.epoch, ..next })
             }
             (_, found) => found,
         },
         Bug::RenewResurrects => |head, event, now| match (head, event) {
-            (Some(it), Event::Renew { .. }) => {
+            (Some(it), StepEvent::Renew { .. }) => {
                 step(Some(&Head { lease_until: now.plus_ms(1), ..*it }), event, now)
             }
             _ => step(head, event, now),
         },
         Bug::RenewIgnoresTheOwner => |head, event, now| match (head, *event) {
-            (Some(it), Event::Renew { epoch, lease_ms, .. }) => {
-                step(head, &Event::Renew { owner: it.owner, epoch, lease_ms }, now)
+            (Some(it), StepEvent::Renew { epoch, lease_ms, .. }) => {
+                step(head, &StepEvent::Renew { owner: it.owner, epoch, lease_ms }, now)
             }
             _ => step(head, event, now),
         },
         Bug::RenewDoesNothing => |head, event, now| match (head, step(head, event, now)) {
-            (Some(it), Step { answer: Answer::Done, .. }) if matches!(event, Event::Renew { .. }) => {
-                put(Answer::Done, *it)
+            (Some(it), Step { answer: StepAnswer::Done, .. }) if matches!(event, StepEvent::Renew { .. }) => {
+                put(StepAnswer::Done, *it)
             }
             (_, found) => found,
         },
@@ -161,20 +165,20 @@ fn of_time(bug: Bug) -> Decider {
             |head, event, now| step(head.map(|it| Head { expires_at: None, ..*it }).as_ref(), event, now)
         }
         Bug::RetentionFromTheLease => |head, event, now| match (*event, step(head, event, now)) {
-            (Event::Finish { retention, .. }, Step { answer, change: Change::Put(next), .. }) => {
+            (StepEvent::Finish { retention, .. }, Step { answer, change: Change::Put(next), .. }) => {
                 put(answer, Head { expires_at: retention.expiry(next.lease_until), ..next })
             }
             (_, found) => found,
         },
         Bug::ForeverIsAMoment => |head, event, now| match *event {
-            Event::Finish { owner, epoch, verdict, retention: Retention::Forever } => {
-                step(head, &Event::Finish { owner, epoch, verdict, retention: Retention::Ms(1) }, now)
+            StepEvent::Finish { owner, epoch, verdict, retention: Retention::Forever } => {
+                step(head, &StepEvent::Finish { owner, epoch, verdict, retention: Retention::Ms(1) }, now)
             }
             _ => step(head, event, now),
         },
         // One time to live for everything: when the lease is over, so is the record.
         Bug::UncertainExpires => |head, event, now| match (head, event) {
-            (Some(it), Event::Claim { .. } | Event::Sweep)
+            (Some(it), StepEvent::Claim { .. } | StepEvent::Sweep)
                 if it.state_at(now) == Some(State::Uncertain) && it.lease_until < now =>
             {
                 step(Some(&Head { state: State::Completed, expires_at: Some(now), ..*it }), event, now)
@@ -198,33 +202,33 @@ fn of_fences(bug: Bug) -> Decider {
             (_, found) => found,
         },
         Bug::EpochReusedByARetry => |head, event, now| match (head, step(head, event, now)) {
-            (Some(it), Step { answer: Answer::Run, change: Change::Put(next), .. })
+            (Some(it), Step { answer: StepAnswer::Run, change: Change::Put(next), .. })
                 if it.state == State::FailedRetryable =>
             {
-                put(Answer::Run, Head { epoch: it.epoch, ..next })
+                put(StepAnswer::Run, Head { epoch: it.epoch, ..next })
             }
             (_, found) => found,
         },
         Bug::DecisionDoesNotFence => |head, event, now| match (head, event, step(head, event, now)) {
-            (Some(it), Event::Decide { .. }, Step { answer, change: Change::Put(next), .. }) => {
+            (Some(it), StepEvent::Decide { .. }, Step { answer, change: Change::Put(next), .. }) => {
                 put(answer, Head { owner: it.owner, epoch: it.epoch, ..next })
             }
             (_, _, found) => found,
         },
         Bug::DecidesOverALiveClaim => |head, event, now| match (head, event) {
-            (Some(it), Event::Decide { .. }) if it.state == State::InProgress => {
+            (Some(it), StepEvent::Decide { .. }) if it.state == State::InProgress => {
                 step(Some(&Head { lease_until: now, ..*it }), event, now)
             }
             _ => step(head, event, now),
         },
         Bug::DecisionIgnoresWhatWasSeen => |head, event, now| match (head, *event) {
-            (Some(it), Event::Decide { ruling, retention, fresh, .. }) => {
-                step(head, &Event::Decide { seen: it.epoch, ruling, retention, fresh }, now)
+            (Some(it), StepEvent::Decide { ruling, retention, fresh, .. }) => {
+                step(head, &StepEvent::Decide { seen: it.epoch, ruling, retention, fresh }, now)
             }
             _ => step(head, event, now),
         },
         Bug::OpenOnesAreReleased => |head, event, now| match (head, *event) {
-            (Some(it), Event::Decide { ruling: Ruling::Release, .. })
+            (Some(it), StepEvent::Decide { ruling: Ruling::Release, .. })
                 if it.state_at(now) == Some(State::Uncertain) =>
             {
                 step(Some(&Head { state: State::from(Verdict::Completed), ..*it }), event, now)
@@ -235,36 +239,36 @@ fn of_fences(bug: Bug) -> Decider {
     }
 }
 
-fn keep(answer: Answer) -> Step {
+fn keep(answer: StepAnswer) -> Step {
     Step { answer, change: Change::None, other_recipe: false }
 }
 
-fn put(answer: Answer, head: Head) -> Step {
+fn put(answer: StepAnswer, head: Head) -> Step {
     Step { answer, change: Change::Put(head), other_recipe: false }
 }
 
-fn sweeping(head: Option<&Head>, event: &Event, now: StoreTime, state: State) -> Step {
+fn sweeping(head: Option<&Head>, event: &StepEvent, now: StoreTime, state: State) -> Step {
     match (head, event) {
-        (Some(it), Event::Sweep) if it.state_at(now) == Some(state) => {
-            Step { answer: Answer::Removed, change: Change::Remove, other_recipe: false }
+        (Some(it), StepEvent::Sweep) if it.state_at(now) == Some(state) => {
+            Step { answer: StepAnswer::Removed, change: Change::Remove, other_recipe: false }
         }
         _ => step(head, event, now),
     }
 }
 
-fn asking_the_same(head: &Head, event: &Event) -> Event {
+fn asking_the_same(head: &Head, event: &StepEvent) -> StepEvent {
     match *event {
-        Event::Claim { owner, effect, lease_ms, fresh, .. } => {
-            Event::Claim { fingerprint: head.fingerprint, owner, effect, lease_ms, fresh }
+        StepEvent::Claim { owner, effect, lease_ms, fresh, .. } => {
+            StepEvent::Claim { fingerprint: head.fingerprint, owner, effect, lease_ms, fresh }
         }
         other => other,
     }
 }
 
-fn claimed_as(effect: Effect, event: &Event) -> Event {
+fn claimed_as(effect: Effect, event: &StepEvent) -> StepEvent {
     match *event {
-        Event::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
-            Event::Claim { fingerprint, owner, effect, lease_ms, fresh }
+        StepEvent::Claim { fingerprint, owner, lease_ms, fresh, .. } => {
+            StepEvent::Claim { fingerprint, owner, effect, lease_ms, fresh }
         }
         other => other,
     }

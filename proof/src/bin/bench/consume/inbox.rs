@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use semel::inbox::Inbox;
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed as NotHandled, Handler, Message};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError as NotHandled, Message};
 use semel::source::memory::MemoryQueue;
 use sqlx::postgres::{PgConnection, PgPool};
 use tokio::sync::Notify;
@@ -149,7 +149,7 @@ struct Effects {
 
 impl Handler for Effects {
     async fn handle(&self, messages: &[Message]) -> Result<(), NotHandled> {
-        let mut tx = self.pool.begin().await.map_err(NotHandled::later)?;
+        let mut tx = self.pool.begin().await.map_err(NotHandled::transient)?;
         match self.how {
             How::Unmarked => insert(&mut tx, messages.iter()).await?,
             How::Marked => {
@@ -164,7 +164,7 @@ impl Handler for Effects {
                 }
             }
         }
-        tx.commit().await.map_err(NotHandled::later)?;
+        tx.commit().await.map_err(NotHandled::transient)?;
         if self.left.fetch_sub(messages.len(), Ordering::AcqRel) == messages.len() {
             self.all.notify_one();
         }
@@ -180,5 +180,5 @@ async fn insert<'m>(
     if payloads.is_empty() {
         return Ok(());
     }
-    sqlx::query(INSERT).bind(payloads).execute(tx).await.map(drop).map_err(NotHandled::later)
+    sqlx::query(INSERT).bind(payloads).execute(tx).await.map(drop).map_err(NotHandled::transient)
 }

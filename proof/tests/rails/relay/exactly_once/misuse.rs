@@ -1,6 +1,8 @@
 //! Positions that are not ours, and sources that cannot be had whole: loud, and nothing is published.
 
-use semel::relay::{Lineage, OutboxReader, OutboxReaderError, Position, Relay, RelayError, SinkCheckpoint};
+use semel::relay::{
+    OutboxLineage, OutboxReader, OutboxReaderError, Position, Relay, RelayError, SinkCheckpoint,
+};
 
 use super::broker::{Broker, Bug};
 use super::outboxes::{InPostgres, InSqlite, Outbox, quick};
@@ -28,13 +30,13 @@ async fn nonsense_for_a_position_stops_the_relay() {
 
 #[tokio::test]
 async fn the_position_of_another_outbox_stops_the_relay() {
-    let position = Position { lineage: Lineage::read("another/1"), place: "0-1".into() };
+    let position = Position { lineage: OutboxLineage::read("another/1"), place: "0-1".into() };
     let bytes = SinkCheckpoint { position, left_out: Vec::new() }.to_bytes();
     let outbox = InSqlite::new();
     outbox.append(&[("a", "a1")]).await;
     let (error, broker) = ended(outbox.source(), bytes.clone()).await;
     assert!(
-        matches!(&error, RelayError::OtherOutbox { stored, .. } if *stored == Lineage::read("another/1")),
+        matches!(&error, RelayError::OtherOutbox { stored, .. } if *stored == OutboxLineage::read("another/1")),
         "{error}"
     );
     assert_eq!(broker.texts(), Vec::<String>::new());

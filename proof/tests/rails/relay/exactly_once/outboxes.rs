@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel::relay::poll::mysql::MysqlOutbox;
 use semel::relay::poll::postgres::PostgresOutbox;
 use semel::relay::poll::sqlite::SqliteOutbox;
-use semel::relay::{OutboxReader, Parked, Relay, RelayError, RelayOptions, RelayStats, Stop};
+use semel::relay::{OutboxReader, Parked, Relay, RelayError, RelayOptions, RelayStats, RelayStopHandle};
 use semel::sink::ExactlyOnce;
 use tempfile::TempDir;
 use testkit::services::Service;
@@ -64,7 +64,7 @@ pub fn quick() -> RelayOptions {
 /// A relay that runs beside the test.
 pub struct Running {
     pub task: JoinHandle<Result<RelayStats, RelayError>>,
-    pub stop: Stop,
+    pub stop: RelayStopHandle,
 }
 
 impl Running {

@@ -224,7 +224,7 @@ async fn another_lineage_stops_it_until_a_person_decides() {
     assert_eq!(all().await, ["1"]);
     world.pool.execute("UPDATE semel_outbox_meta SET lineage = UUID()").await.unwrap();
     let refused = world.outbox.source().next().await.unwrap_err();
-    assert!(matches!(refused, OutboxReaderError::Lineage { .. }), "{refused}");
+    assert!(matches!(refused, OutboxReaderError::OutboxLineage { .. }), "{refused}");
     world.outbox.rebase(Rebase::Everything).await.unwrap();
     assert_eq!(all().await, ["1"]);
     world.outbox.rebase(Rebase::FromNow).await.unwrap();

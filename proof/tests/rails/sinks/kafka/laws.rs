@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel::conformance::sink::{Seen, SinkHarness};
+use semel::conformance::sink::{ReadMessage, SinkHarness};
 use semel::sink::ExactlyOnce;
 use semel::sink::kafka::{KafkaSink, KafkaTransactions};
 use testkit::services::{Lease, Service, require};
@@ -28,7 +28,7 @@ impl Broker {
         Some((topic, vec![b'x'; 5_000].into()))
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         let (bootstrap, topic) = (self.0.url().to_owned(), topic.to_owned());
         let read = move || {
             reader::wait_for_transactions(&bootstrap, &topic);
@@ -66,7 +66,7 @@ impl SinkHarness for AtLeastOnce {
         self.0.refusing().await
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.0.read(topic).await
     }
 }
@@ -104,7 +104,7 @@ impl SinkHarness for InTransactions {
         self.0.refusing().await
     }
 
-    async fn read(&self, topic: &str) -> Vec<Seen> {
+    async fn read(&self, topic: &str) -> Vec<ReadMessage> {
         self.0.read(topic).await
     }
 }

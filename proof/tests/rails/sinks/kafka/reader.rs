@@ -9,7 +9,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::Headers;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
-use semel::conformance::sink::Seen;
+use semel::conformance::sink::ReadMessage;
 
 use crate::sinks::{SOON, unique};
 
@@ -17,7 +17,7 @@ use crate::sinks::{SOON, unique};
 pub struct Found {
     pub partition: i32,
     pub key: Option<String>,
-    pub seen: Seen,
+    pub seen: ReadMessage,
 }
 
 impl Found {
@@ -89,7 +89,10 @@ pub fn read(bootstrap: &str, topic: &str, isolation: &str) -> Vec<Found> {
                 found.push(Found {
                     partition: message.partition(),
                     key: message.key().map(|key| String::from_utf8(key.to_vec()).unwrap()),
-                    seen: Seen::new(Bytes::copy_from_slice(message.payload().expect("a value")), pairs),
+                    seen: ReadMessage::new(
+                        Bytes::copy_from_slice(message.payload().expect("a value")),
+                        pairs,
+                    ),
                 });
             }
             Some(Err(KafkaError::PartitionEOF(_))) => ended += 1,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use semel::inbox::consumer::{Consumer, ConsumerOptions, Failed, Handler, Message};
+use semel::inbox::consumer::{Consumer, ConsumerOptions, Handler, HandlerError, Message};
 use semel::source::sqs::SqsSource;
 use semel::source::{Delivery, Identify, Receipt, Settle, Source, SourceError};
 use serde_json::json;
@@ -72,7 +72,7 @@ async fn who_is_kept_stays_and_who_is_silent_loses_its_messages() {
         let held: Vec<Receipt> = came.iter().map(|delivery| delivery.receipt).collect();
         let begun = Instant::now();
         while begun.elapsed() < SHORT * 2 {
-            tokio::time::sleep(source.keep_in()).await;
+            tokio::time::sleep(source.renew_after()).await;
             source.keep(&held).await.unwrap();
             assert!(source.lost().is_empty(), "it was kept");
             assert!(other.receive(10, Duration::ZERO).await.unwrap().is_empty(), "it was kept");
@@ -165,7 +165,7 @@ struct Slow {
 }
 
 impl Handler for Slow {
-    async fn handle(&self, messages: &[Message]) -> Result<(), Failed> {
+    async fn handle(&self, messages: &[Message]) -> Result<(), HandlerError> {
         self.calls.fetch_add(messages.len(), Ordering::SeqCst);
         tokio::time::sleep(SHORT * 3).await;
         Ok(())
@@ -228,8 +228,8 @@ impl Source for Unkept {
         Ok(())
     }
 
-    fn keep_in(&self) -> Duration {
-        self.0.keep_in()
+    fn renew_after(&self) -> Duration {
+        self.0.renew_after()
     }
 
     fn lost(&mut self) -> Vec<Receipt> {

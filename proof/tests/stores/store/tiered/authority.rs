@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel::guard::{CurrentRuntime, Limits};
 use semel::intent::fingerprint::Fingerprint;
 use semel::intent::state::Ruling;
-use semel::store::faulty::{Call, Fault, Faulty};
+use semel::store::faulty::{Fault, Faulty, StoreCall};
 use semel::store::sqlite::SqliteStore;
 use semel::store::{
     Capabilities, Claim, Claimed, Decide, Decided, ErrorKind, Fate, Filter, Finish, Finished, Lineage, Page,
@@ -35,7 +35,7 @@ async fn a_replay_comes_from_the_cache_and_everything_else_from_the_authority() 
     let Some(place) = Place::new() else { return };
     let down = Arc::new(AtomicBool::new(false));
     let is_down = down.clone();
-    let script = move |call: Call| match is_down.load(Ordering::SeqCst) && call != Call::Now {
+    let script = move |call: StoreCall| match is_down.load(Ordering::SeqCst) && call != StoreCall::Now {
         true => Fault::Refused,
         false => Fault::None,
     };

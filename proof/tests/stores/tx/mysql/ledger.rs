@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use semel::tx::driver::{Dialect, DriverError, DriverErrorKind, Lend, Row, Rows, Sql, Statement, Tx, Value};
-use semel::tx::ledger::{self, Account, AccountId, LedgerError, Posting, PostingId, Receipt};
+use semel::tx::ledger::{self, Account, AccountId, LedgerError, Posting, PostingId, PostingReceipt};
 use semel::tx::reference::{self, ReferenceError};
 use semel::tx::upsert::{self, Inserted, Updated};
 use semel::{Intent, Key, Operation, Scope};
@@ -128,7 +128,7 @@ async fn balance(pool: &MySqlPool, account: &str) -> i64 {
 }
 
 /// One transaction, run again when it lost a race; `None` when it was rolled back on purpose or refused.
-async fn posted(pool: &MySqlPool, posting: &Posting, commits: bool) -> Option<Receipt> {
+async fn posted(pool: &MySqlPool, posting: &Posting, commits: bool) -> Option<PostingReceipt> {
     loop {
         let mut tx = begin(pool).await;
         // The default isolation is REPEATABLE READ; a snapshot is taken here, before anything is locked.
@@ -149,7 +149,7 @@ async fn posted(pool: &MySqlPool, posting: &Posting, commits: bool) -> Option<Re
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn duplicates_and_concurrency_keep_the_sum_and_the_floors() {
     let Some((_lease, pool)) = open().await else { return };
-    let told: Arc<Mutex<HashMap<PostingId, Vec<Receipt>>>> = Arc::default();
+    let told: Arc<Mutex<HashMap<PostingId, Vec<PostingReceipt>>>> = Arc::default();
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..6 {
         let (pool, told) = (pool.clone(), Arc::clone(&told));

@@ -62,7 +62,7 @@ mod resume;
 mod send;
 
 pub use builder::DurableBuilder;
-pub use journal::State;
+pub use journal::JournalState;
 #[doc(hidden)]
 pub use journal::{Disk, MemoryFile};
 pub use resume::{End, Resume, Resumed};
@@ -128,7 +128,7 @@ pub struct Unfinished {
     /// Its key.
     pub key: Key,
     /// Whether it is going to be resumed, or waits for a person.
-    pub state: State,
+    pub state: JournalState,
     /// When it was written down.
     pub created: SystemTime,
     /// It is not sent after this.

@@ -10,9 +10,9 @@ use tower_service::Service;
 
 use super::DurableClient;
 use super::headers;
-use super::journal::{Claimed, State};
+use super::journal::{Claimed, JournalState};
 use super::send::new_owner;
-use crate::http::body::EdgeBody;
+use crate::http::body::BufferedBody;
 use crate::http::client::error::{BoxError, ClientError};
 use crate::http::client::prepare::{Judged, Prepared, write_key};
 use crate::intent::key::Key;
@@ -40,7 +40,7 @@ pub struct Resumed<R: Body> {
 #[non_exhaustive]
 pub enum End<R: Body> {
     /// There is an answer, and it is in the journal.
-    Answered(Box<Response<EdgeBody<R>>>),
+    Answered(Box<Response<BufferedBody<R>>>),
     /// Still none. It stays in the journal: to be resumed, or for a person where retrying does not help.
     NoAnswer(ClientError),
     /// It was not sent: the server may have forgotten the key. It may have taken effect; it waits for a person.
@@ -79,7 +79,7 @@ impl<S> DurableClient<S> {
                 }
             } else {
                 let why = "what is written down is not a request".to_owned();
-                self.journal.leave(&key, owner, State::Held, 0, why).await?;
+                self.journal.leave(&key, owner, JournalState::Held, 0, why).await?;
                 End::Unreadable
             };
             ended.push(Resumed { key, end });

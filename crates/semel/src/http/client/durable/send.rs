@@ -10,9 +10,9 @@ use http_body_util::Full;
 use tower_service::Service;
 
 use super::headers;
-use super::journal::{Answer, Begun, Owner, State, Written};
+use super::journal::{Answer, Begun, JournalState, Owner, Written};
 use super::{DurableClient, DurableError};
-use crate::http::body::EdgeBody;
+use crate::http::body::BufferedBody;
 use crate::http::client::decide::Why;
 use crate::http::client::error::{Attempts, BoxError, ClientError};
 use crate::http::client::prepare::Prepared;
@@ -32,7 +32,7 @@ impl<S> DurableClient<S> {
     ///
     /// When the first byte is sent the intent is on the disk. With a key that is in the journal already, the same
     /// request goes on where it was left, or gets the kept answer ([`FromJournal`]).
-    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<EdgeBody<R>>, DurableError>
+    pub async fn send<B, R>(&self, request: Request<B>) -> Result<Response<BufferedBody<R>>, DurableError>
     where
         B: Body<Data = Bytes>,
         S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
@@ -84,7 +84,7 @@ impl<S> DurableClient<S> {
         &self,
         prepared: &Prepared,
         owner: Owner,
-    ) -> Result<Response<EdgeBody<R>>, ClientError>
+    ) -> Result<Response<BufferedBody<R>>, ClientError>
     where
         S: Service<Request<Full<Bytes>>, Response = Response<R>> + Clone,
         S::Error: Into<BoxError>,
@@ -100,7 +100,7 @@ impl<S> DurableClient<S> {
         let recorded = match &answered {
             Ok(response) if is_about_the_caller(response.status()) => {
                 let why = format!("answered with {}", response.status());
-                self.journal.leave(prepared.key.as_str(), owner, State::Held, 1, why).await
+                self.journal.leave(prepared.key.as_str(), owner, JournalState::Held, 1, why).await
             }
             Ok(response) => {
                 let attempts = response.extensions().get::<Attempts>().map_or(0, |attempts| attempts.count());
@@ -109,7 +109,7 @@ impl<S> DurableClient<S> {
             Err(error) => {
                 let (state, attempts) = match error.gave_up() {
                     Some(gave_up) => (state_after(gave_up.why), gave_up.attempts.count()),
-                    None => (State::Held, 0),
+                    None => (JournalState::Held, 0),
                 };
                 self.journal.leave(prepared.key.as_str(), owner, state, attempts, error.to_string()).await
             }
@@ -144,14 +144,14 @@ fn is_about_the_caller(status: StatusCode) -> bool {
 }
 
 /// Whether resuming may bring an answer.
-fn state_after(why: Why) -> State {
+fn state_after(why: Why) -> JournalState {
     match why {
-        Why::Attempts | Why::Time | Why::Retention | Why::Answered => State::Open,
-        Why::ServerSaysNo | Why::Mismatch | Why::Uncertain | Why::Problem(_) => State::Held,
+        Why::Attempts | Why::Time | Why::Retention | Why::Answered => JournalState::Open,
+        Why::ServerSaysNo | Why::Mismatch | Why::Uncertain | Why::Problem(_) => JournalState::Held,
     }
 }
 
-fn answer<R: Body<Data = Bytes>>(response: &Response<EdgeBody<R>>) -> Answer {
+fn answer<R: Body<Data = Bytes>>(response: &Response<BufferedBody<R>>) -> Answer {
     let body = response.body();
     // What comes without its body is not an answer with an empty one.
     let not_kept = response.headers().contains_key(IDEMPOTENCY_BODY);
@@ -165,9 +165,9 @@ fn answer<R: Body<Data = Bytes>>(response: &Response<EdgeBody<R>>) -> Answer {
     }
 }
 
-fn from_journal<R: Body<Data = Bytes>>(answer: Answer) -> Response<EdgeBody<R>> {
+fn from_journal<R: Body<Data = Bytes>>(answer: Answer) -> Response<BufferedBody<R>> {
     let body_kept = answer.body.is_some();
-    let mut response = Response::new(EdgeBody::whole(answer.body.unwrap_or_default()));
+    let mut response = Response::new(BufferedBody::whole(answer.body.unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let stored = headers::read(&answer.headers).unwrap_or_default();
     give_again(&stored, body_kept, response.headers_mut());

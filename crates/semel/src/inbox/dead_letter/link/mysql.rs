@@ -7,7 +7,7 @@ use tokio::sync::Mutex;
 
 use super::explain;
 use crate::store::mysql::MysqlStore;
-use crate::store::mysql::error::Trouble;
+use crate::store::mysql::error::MysqlError;
 use crate::store::mysql::session::{Dial, Session};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::DriverError;
@@ -35,7 +35,7 @@ impl Mysql {
         F: Future<Output = Result<T, DriverError>> + Send,
     {
         let mut idle = self.idle.lock().await;
-        let not_begun = |trouble: Trouble| trouble.explain(&self.server, Fate::NotApplied);
+        let not_begun = |trouble: MysqlError| trouble.explain(&self.server, Fate::NotApplied);
         let mut session = match idle.take() {
             Some(mut session) => {
                 session.ready().await.map_err(not_begun)?;
@@ -46,7 +46,7 @@ impl Mysql {
         let begun = session.connection().begin().await;
         let mut tx = begun.map_err(|error| not_begun(error.into()))?;
         let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
-        tx.commit().await.map_err(|error| Trouble::from(error).explain(&self.server, Fate::InDoubt))?;
+        tx.commit().await.map_err(|error| MysqlError::from(error).explain(&self.server, Fate::InDoubt))?;
         *idle = Some(session);
         Ok(value)
     }

@@ -8,7 +8,7 @@ use super::explain;
 use crate::store::StoreError;
 use crate::store::postgres::PostgresOptions;
 use crate::store::postgres::connect::{Connections, Session};
-use crate::store::postgres::error::Trouble;
+use crate::store::postgres::error::PostgresError;
 use crate::tx::driver::DriverError;
 use crate::tx::script::{Port, play};
 
@@ -36,12 +36,12 @@ impl Postgres {
         };
         let raise = session.raise();
         let begun = session.client.transaction().await;
-        let mut tx = begun.map_err(|error| Trouble::from(error).not_applied())?;
+        let mut tx = begun.map_err(|error| PostgresError::from(error).not_applied())?;
         if let Some(raise) = raise {
-            tx.batch_execute(raise).await.map_err(|error| Trouble::from(error).not_applied())?;
+            tx.batch_execute(raise).await.map_err(|error| PostgresError::from(error).not_applied())?;
         }
         let value = play(&mut tx, script).await.and_then(|told| told).map_err(explain)?;
-        tx.commit().await.map_err(|error| Trouble::from(error).explain())?;
+        tx.commit().await.map_err(|error| PostgresError::from(error).explain())?;
         *idle = Some(session);
         Ok(value)
     }

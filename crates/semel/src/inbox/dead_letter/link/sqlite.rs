@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::explain;
-use crate::store::sqlite::error::{Trouble, refused};
+use crate::store::sqlite::error::{SqliteError, refused};
 use crate::store::sqlite::open::{full_path, in_thread};
 use crate::store::{Fate, StoreError};
 use crate::tx::driver::{DriverError, play_now};
@@ -42,11 +42,11 @@ impl Sqlite {
         in_thread(move || {
             let told = |fate| {
                 let path = path.clone();
-                move |error: rusqlite::Error| Trouble::from(error).explain(&path, fate)
+                move |error: rusqlite::Error| SqliteError::from(error).explain(&path, fate)
             };
             // A file that is not there is an error, not an empty inbox.
             let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-            let opened = Connection::open_with_flags(&path, flags).map_err(Trouble::from);
+            let opened = Connection::open_with_flags(&path, flags).map_err(SqliteError::from);
             let mut connection = opened.map_err(|trouble| {
                 let missing = "cannot be opened; name the file that has the inbox";
                 let trouble = if trouble.is_cannot_open() { refused(missing.into()) } else { trouble };

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 
 use super::MysqlOutbox;
-use crate::relay::outbox_reader::{Lag, Lineage, OutboxReaderError, Pruned, Rebase};
+use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pruned, Rebase};
 use crate::relay::poll::{LANES, ahead, known_version, no_outbox, share};
 use crate::store::mysql::literal;
 use crate::store::mysql::session::{Brought, Session};
@@ -78,10 +78,10 @@ impl LeasedSession {
         for row in brought.iter().flat_map(|brought| &brought.rows) {
             known_version(get(row, 3)?)?;
             let (found, stored): (String, Option<String>) = (get(row, 0)?, get(row, 1)?);
-            let (one, other) = (Lineage::read(&found), stored.as_deref().map(Lineage::read));
+            let (one, other) = (OutboxLineage::read(&found), stored.as_deref().map(OutboxLineage::read));
             match other {
                 Some(stored) if !stored.matches(&one) => {
-                    return Err(OutboxReaderError::Lineage { stored, found: one });
+                    return Err(OutboxReaderError::OutboxLineage { stored, found: one });
                 }
                 _ => link.lineage = found,
             }
@@ -168,8 +168,8 @@ impl LeasedSession {
             None => (String::new(), false),
         };
         if found != self.lineage {
-            let [stored, found] = [&self.lineage, &found].map(|text| Lineage::read(text));
-            return Err(OutboxReaderError::Lineage { stored, found });
+            let [stored, found] = [&self.lineage, &found].map(|text| OutboxLineage::read(text));
+            return Err(OutboxReaderError::OutboxLineage { stored, found });
         }
         if is_ahead {
             return Err(ahead());

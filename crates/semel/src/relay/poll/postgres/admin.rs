@@ -8,11 +8,11 @@ use uuid::Uuid;
 use super::leased_session::{any_bytes, get, system};
 use super::read::{bound, columns, readable};
 use super::{PostgresOutbox, unreadable};
-use crate::relay::outbox_reader::{Lineage, OutboxReaderError, Parked, Rebase};
+use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError, Parked, Rebase};
 use crate::relay::poll::to_skip;
 use crate::store::StoreError;
 use crate::store::postgres::connect::Session;
-use crate::store::postgres::error::Trouble;
+use crate::store::postgres::error::PostgresError;
 use crate::store::postgres::statement::Sql;
 
 /// How long a question of a person's may take.
@@ -70,8 +70,11 @@ impl PostgresOutbox {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             values.iter().copied().zip(types.iter().cloned()).collect();
         let asked = tokio::time::timeout(PATIENCE, session.client.query_typed(text, &typed)).await;
-        let late =
-            |_| Trouble::TimedOut(format!("PostgreSQL did not answer within {PATIENCE:?}; look at its load"));
+        let late = |_| {
+            PostgresError::TimedOut(format!(
+                "PostgreSQL did not answer within {PATIENCE:?}; look at its load"
+            ))
+        };
         let rows = asked.map_err(late).and_then(|rows| Ok(rows?));
         session.close().await;
         rows.map_err(|trouble| trouble.not_applied())
@@ -132,7 +135,7 @@ impl PostgresOutbox {
         static STORE: Sql = Sql { text: "SELECT lineage::text FROM semel_outbox_meta", types: &[] };
         let rows = session.query(&STORE, &[]).await.map_err(|trouble| trouble.not_applied())?;
         let row = rows.first().ok_or_else(|| unreadable("semel_outbox_meta is empty"))?;
-        let lineage = Lineage::new(get(row, 0)?, system(&session).await).to_string();
+        let lineage = OutboxLineage::new(get(row, 0)?, system(&session).await).to_string();
         let values: [&(dyn ToSql + Sync); 2] = [&lineage, &(rebase == Rebase::FromNow)];
         session.query(&statements.rebase, &values).await.map_err(|trouble| trouble.explain())?;
         session.close().await;

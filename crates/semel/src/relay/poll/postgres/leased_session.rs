@@ -11,7 +11,7 @@ use super::partition_group::{self, Lane, PartitionGroup, ScanPlan, Window};
 use super::prefetch::Prefetch;
 use super::snapshot::Snapshot;
 use super::{Outbox, unreadable};
-use crate::relay::outbox_reader::{Lineage, OutboxReaderError};
+use crate::relay::outbox_reader::{OutboxLineage, OutboxReaderError};
 use crate::relay::poll::{LANES, known_version, no_outbox, share};
 use crate::store::postgres::connect::{Path, Session};
 use crate::store::postgres::statement::Sql;
@@ -28,7 +28,7 @@ const QUICK_ONCE: &str = "SET LOCAL enable_bitmapscan = off; SET LOCAL enable_so
 
 pub(in crate::relay) struct LeasedSession {
     pub(in crate::relay) session: Arc<Session>,
-    pub(in crate::relay) lineage: Lineage,
+    pub(in crate::relay) lineage: OutboxLineage,
     pub(in crate::relay) groups: Vec<PartitionGroup>,
     /// Until then nobody else takes our lanes. Counted from before the server was asked.
     pub(in crate::relay) ours_until: Instant,
@@ -180,9 +180,9 @@ impl LeasedSession {
         }
         let row = rows.first().ok_or_else(|| unreadable("a beat brought no answer"))?;
         let store: Option<String> = get(row, 1)?;
-        let found = Lineage::new(store.unwrap_or_default(), None);
+        let found = OutboxLineage::new(store.unwrap_or_default(), None);
         if !found.matches(&self.lineage) {
-            return Err(OutboxReaderError::Lineage { stored: self.lineage.clone(), found });
+            return Err(OutboxReaderError::OutboxLineage { stored: self.lineage.clone(), found });
         }
         self.others = get(row, 0)?;
         self.heard = true;
@@ -322,7 +322,7 @@ pub(super) async fn look(
 }
 
 /// Whose tables these are, and that the cursors are of the same.
-async fn lineage(session: &Session) -> Result<Lineage, OutboxReaderError> {
+async fn lineage(session: &Session) -> Result<OutboxLineage, OutboxReaderError> {
     static START: Sql = Sql { text: include_str!("../sql/postgres_start.sql"), types: &[] };
     let rows = session.query(&START, &[]).await.map_err(|trouble| match trouble.lacks_table() {
         true => no_outbox("the search_path of this database"),
@@ -332,11 +332,12 @@ async fn lineage(session: &Session) -> Result<Lineage, OutboxReaderError> {
     let version: Option<i32> = get(row, 1)?;
     known_version(version.unwrap_or_default().into())?;
     let store: Option<String> = get(row, 0)?;
-    let found = Lineage::new(store.unwrap_or_default(), system(session).await);
+    let found = OutboxLineage::new(store.unwrap_or_default(), system(session).await);
     let stored: Vec<String> = get(row, 2)?;
-    if let Some(stored) = stored.iter().map(|text| Lineage::read(text)).find(|stored| !stored.matches(&found))
+    if let Some(stored) =
+        stored.iter().map(|text| OutboxLineage::read(text)).find(|stored| !stored.matches(&found))
     {
-        return Err(OutboxReaderError::Lineage { stored, found });
+        return Err(OutboxReaderError::OutboxLineage { stored, found });
     }
     if get(row, 3)? {
         let message = "the outbox's cursor has seen transactions that are still to come here: the tables came from \

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 
-use crate::relay::outbox_reader::{Lag, Lineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
+use crate::relay::outbox_reader::{Lag, OutboxLineage, OutboxReaderError, Pending, Pruned, Rebase, Settled};
 use crate::relay::poll::parking::{ParkedRows, RetryBatch, RetryResult};
 use crate::relay::poll::row::{Columns, Texts, named};
 use crate::relay::poll::{Bounds, OF_KEY_MAX, ahead, known_version};
@@ -45,9 +45,11 @@ impl Table {
         connection.pragma_update(None, "synchronous", "FULL").map_err(told)?;
         let table = Self { connection, path: path.to_owned() };
         let (found, stored) = table.lineages()?;
-        let (found, stored) = (Lineage::read(&found), stored.map(|text| Lineage::read(&text)));
+        let (found, stored) = (OutboxLineage::read(&found), stored.map(|text| OutboxLineage::read(&text)));
         match stored {
-            Some(stored) if !stored.matches(&found) => Err(OutboxReaderError::Lineage { stored, found }),
+            Some(stored) if !stored.matches(&found) => {
+                Err(OutboxReaderError::OutboxLineage { stored, found })
+            }
             _ if table.is_ahead()? => Err(ahead()),
             _ => Ok(table),
         }

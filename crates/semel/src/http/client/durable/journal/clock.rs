@@ -17,7 +17,7 @@ use rusqlite::Connection;
 use tokio::time::Instant;
 
 use super::{MS_MAX, ms};
-use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::error::SqliteError;
 
 /// A set-back is written to the file when it has grown by this much. Less is within what clocks differ by.
 const KEPT_MS_MIN: i64 = 1_000;
@@ -107,7 +107,7 @@ impl JournalClock {
     }
 
     /// In a transaction: what this process and the file know is brought together. Returns the moment by both.
-    pub(super) fn agree(&self, connection: &Connection, moment: Moment) -> Result<Moment, Trouble> {
+    pub(super) fn agree(&self, connection: &Connection, moment: Moment) -> Result<Moment, SqliteError> {
         let in_file = set_back_ms(connection)?;
         if in_file > moment.set_back_ms {
             self.learn(in_file);
@@ -131,18 +131,18 @@ fn wall(clocks: &Clocks) -> i64 {
     (clocks.wall)().clamp(0, MS_MAX)
 }
 
-fn set_back_ms(connection: &Connection) -> Result<i64, Trouble> {
+fn set_back_ms(connection: &Connection) -> Result<i64, SqliteError> {
     let mut read = connection.prepare_cached("SELECT coalesce(max(set_back_ms), 0) FROM clock")?;
     Ok(read.query_row([], |row| row.get::<_, i64>(0))?.clamp(0, MS_MAX))
 }
 
-pub(super) fn keep(connection: &Connection, set_back_ms: i64) -> Result<(), Trouble> {
+pub(super) fn keep(connection: &Connection, set_back_ms: i64) -> Result<(), SqliteError> {
     connection.prepare_cached("UPDATE clock SET set_back_ms = ?1")?.execute([set_back_ms])?;
     Ok(())
 }
 
 /// What the file knows.
-pub(super) fn seen(connection: &Connection) -> Result<Seen, Trouble> {
+pub(super) fn seen(connection: &Connection) -> Result<Seen, SqliteError> {
     let latest = "SELECT coalesce(max(changed_at), 0) FROM intent";
     let latest_ms: i64 = connection.query_row(latest, [], |row| row.get(0))?;
     Ok(Seen { latest_ms: latest_ms.clamp(0, MS_MAX), set_back_ms: set_back_ms(connection)? })

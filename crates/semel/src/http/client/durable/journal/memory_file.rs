@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::clock::{Clocks, JournalClock};
 use super::{Work, open};
-use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::error::SqliteError;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 /// What one commit meets.
@@ -80,7 +80,7 @@ fn closed() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, Fate::NotApplied, "the simulated file is closed")
 }
 
-fn explain(trouble: Trouble) -> StoreError {
+fn explain(trouble: SqliteError) -> StoreError {
     trouble.explain(":memory:".as_ref(), Fate::NotApplied)
 }
 

@@ -9,7 +9,7 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use self::clock::{JournalClock, Moment};
-use crate::store::sqlite::error::Trouble;
+use crate::store::sqlite::error::SqliteError;
 use crate::store::{ErrorKind, Fate, StoreError};
 
 mod clock;
@@ -19,7 +19,7 @@ mod table;
 
 pub(super) use clock::Clocks;
 pub use memory_file::{Disk, MemoryFile};
-pub use table::State;
+pub use table::JournalState;
 pub(super) use table::{Answer, Begun, Claimed, Owner, Place, Written};
 
 /// Requests that may wait for the file.
@@ -96,19 +96,19 @@ impl Journal {
     /// One transaction, at a moment of the journal's clock. When this returns `Ok` it is on the disk.
     async fn commit<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Transaction<'_>, Moment) -> Result<T, Trouble> + Send + 'static,
+        work: impl FnOnce(&Transaction<'_>, Moment) -> Result<T, SqliteError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (path, clock) = (Arc::clone(&self.path), Arc::clone(&self.clock));
         // Now, not when its turn comes: what waits gets older, not younger.
         let moment = clock.now();
         let job: Work = Box::new(move |connection| {
-            let explain = |fate| move |trouble: Trouble| trouble.explain(&path, fate);
+            let explain = |fate| move |trouble: SqliteError| trouble.explain(&path, fate);
             let done = (|| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                 let moment = clock.agree(&transaction, moment)?;
                 let done = work(&transaction, moment)?;
-                Ok::<_, Trouble>((transaction, done))
+                Ok::<_, SqliteError>((transaction, done))
             })();
             let _ = reply.send(match done {
                 Err(trouble) => Err(explain(Fate::NotApplied)(trouble)),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::clock::{self, Clocks, JournalClock};
 use rusqlite::{Connection, MAIN_DB, OpenFlags, TransactionBehavior};
 
-use crate::store::sqlite::error::{Trouble, refused};
+use crate::store::sqlite::error::{SqliteError, refused};
 
 /// The tables of a new journal.
 const SQL: &str = include_str!("schema.sql");
@@ -20,12 +20,12 @@ const APPLICATION_ID: u32 = 0x5345_4D43;
 /// How long to wait for another process that writes to the same file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn open(path: &Path) -> Result<Connection, Trouble> {
+pub(super) fn open(path: &Path) -> Result<Connection, SqliteError> {
     private(path)?;
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(|error| {
-        let trouble = Trouble::from(error);
+        let trouble = SqliteError::from(error);
         if !trouble.is_cannot_open() {
             return trouble;
         }
@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path) -> Result<Connection, Trouble> {
 }
 
 /// A new journal that is gone with its last user.
-pub(super) fn in_memory() -> Result<Connection, Trouble> {
+pub(super) fn in_memory() -> Result<Connection, SqliteError> {
     let connection = Connection::open_in_memory()?;
     connection.execute_batch(SQL)?;
     connection.execute_batch(CLOCK_SQL)?;
@@ -75,7 +75,7 @@ pub(super) fn clock(
     connection: &mut Connection,
     clocks: Clocks,
     tolerance: Duration,
-) -> Result<JournalClock, Trouble> {
+) -> Result<JournalClock, SqliteError> {
     let (clock, too_far_ahead) = JournalClock::open(clocks, clock::seen(connection)?, tolerance);
     if too_far_ahead {
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -93,7 +93,7 @@ pub(super) fn clock(
 }
 
 /// Whether it has our tables; an error if it is somebody else's.
-fn is_ours(connection: &Connection) -> Result<bool, Trouble> {
+fn is_ours(connection: &Connection) -> Result<bool, SqliteError> {
     let (application, version, things): (u32, u32, u32) = connection.query_row(
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema)
          FROM pragma_application_id, pragma_user_version",
@@ -114,12 +114,12 @@ fn is_ours(connection: &Connection) -> Result<bool, Trouble> {
 
 /// The switch takes a lock that does not heed the busy timeout, so whoever opens a new file at the same moment
 /// is waited for here.
-fn write_ahead(connection: &Connection) -> Result<(), Trouble> {
+fn write_ahead(connection: &Connection) -> Result<(), SqliteError> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
-        let set: Result<String, Trouble> = connection
+        let set: Result<String, SqliteError> = connection
             .pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))
-            .map_err(Trouble::from);
+            .map_err(SqliteError::from);
         match set {
             Ok(mode) if mode == "wal" => return Ok(()),
             Ok(_) => return Err(refused("cannot have a write-ahead log; put it on a local disk".into())),
@@ -134,7 +134,7 @@ fn write_ahead(connection: &Connection) -> Result<(), Trouble> {
 /// A new file is for its owner alone: it holds what the requests held. SQLite gives the files beside it the
 /// same mode.
 #[cfg(unix)]
-fn private(path: &Path) -> Result<(), Trouble> {
+fn private(path: &Path) -> Result<(), SqliteError> {
     use std::os::unix::fs::OpenOptionsExt;
     let made = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     match made {
@@ -146,6 +146,6 @@ fn private(path: &Path) -> Result<(), Trouble> {
 }
 
 #[cfg(not(unix))]
-fn private(_: &Path) -> Result<(), Trouble> {
+fn private(_: &Path) -> Result<(), SqliteError> {
     Ok(())
 }

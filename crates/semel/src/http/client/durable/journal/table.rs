@@ -8,14 +8,14 @@ use rusqlite::{Connection, OptionalExtension, Row, named_params, params};
 use super::{Journal, ms, span};
 use crate::intent::key::Key;
 use crate::store::StoreError;
-use crate::store::sqlite::error::{Trouble, unreadable};
+use crate::store::sqlite::error::{SqliteError, unreadable};
 
 /// Who is sending an intent: one round of attempts, not one process.
 pub(in super::super) type Owner = [u8; 16];
 
 /// Where an intent stands in the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum State {
+pub enum JournalState {
     /// It is being sent, or waits to be sent again.
     Open = 0,
     /// The server said that retrying does not help. It waits for a person.
@@ -82,7 +82,7 @@ pub(in super::super) struct Claimed {
 
 pub(in super::super) struct Listed {
     pub(in super::super) key: String,
-    pub(in super::super) state: State,
+    pub(in super::super) state: JournalState,
     pub(in super::super) created_ms: i64,
     pub(in super::super) until_ms: i64,
     pub(in super::super) attempts: u32,
@@ -92,12 +92,12 @@ pub(in super::super) struct Listed {
     pub(in super::super) uri: String,
 }
 
-fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<State> {
+fn state(row: &Row<'_>, column: usize) -> rusqlite::Result<JournalState> {
     match row.get(column)? {
-        0 => Ok(State::Open),
-        1 => Ok(State::Held),
-        2 => Ok(State::Expired),
-        3 => Ok(State::Answered),
+        0 => Ok(JournalState::Open),
+        1 => Ok(JournalState::Held),
+        2 => Ok(JournalState::Expired),
+        3 => Ok(JournalState::Answered),
         other => Err(unreadable(column, format!("{other} is not a state"))),
     }
 }
@@ -122,7 +122,7 @@ impl Journal {
                     let (state, until, leased): (_, i64, i64) = (state(row, 0)?, row.get(1)?, row.get(2)?);
                     Ok(match state {
                         _ if !same => Begun::Mismatch,
-                        State::Answered => Begun::Answered(answer(row)?),
+                        JournalState::Answered => Begun::Answered(answer(row)?),
                         _ if leased > now => Begun::Elsewhere { lease_left: span(leased - now) },
                         _ if until <= now => Begun::Expired,
                         _ => Begun::Again { sendable: span(until - now) },
@@ -249,7 +249,7 @@ impl Journal {
         &self,
         key: &str,
         owner: Owner,
-        state: State,
+        state: JournalState,
         attempts: u32,
         why: String,
     ) -> Result<(), StoreError> {
@@ -301,7 +301,7 @@ impl Journal {
     }
 }
 
-fn expire(connection: &Connection, key: &str, now: i64) -> Result<(), Trouble> {
+fn expire(connection: &Connection, key: &str, now: i64) -> Result<(), SqliteError> {
     let expire = "UPDATE intent SET state = 2, owner = NULL, lease_until = 0, changed_at = ?2 WHERE key = ?1";
     connection.prepare_cached(expire)?.execute(params![key, now])?;
     Ok(())
